@@ -1,0 +1,261 @@
+/* tessera.h – the public interface of libtessera: everything that the program and the examples use.
+ *
+ * Three parts: errors and log; the graph builder (a model is a C function that calls it); commands
+ * (configure, train, compare, generate). Every function that can fail returns ts_status and fills a
+ * ts_error. Handles are opaque. Strings are UTF-8. Not thread-safe unless a comment says so.
+ *
+ * Words in comments: "owns" – the holder frees it; "borrows" – it must outlive the use; "until" –
+ * how long a pointer stays valid.
+ */
+#ifndef TESSERA_H
+#define TESSERA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TS_VERSION "0.1.0"
+#define TS_MUST_CHECK __attribute__((warn_unused_result))
+
+/* ==== errors and log ============================================================================ */
+
+/* The codes of absl and PJRT, by number. */
+typedef enum ts_status {
+    TS_OK = 0, TS_CANCELLED = 1, TS_UNKNOWN = 2, TS_INVALID_ARGUMENT = 3, TS_DEADLINE_EXCEEDED = 4,
+    TS_NOT_FOUND = 5, TS_ALREADY_EXISTS = 6, TS_PERMISSION_DENIED = 7, TS_RESOURCE_EXHAUSTED = 8,
+    TS_FAILED_PRECONDITION = 9, TS_ABORTED = 10, TS_OUT_OF_RANGE = 11, TS_UNIMPLEMENTED = 12,
+    TS_INTERNAL = 13, TS_UNAVAILABLE = 14, TS_DATA_LOSS = 15
+} ts_status;
+
+typedef struct ts_error {
+    ts_status code;
+    int line;
+    const char *file;        /* source file that noticed it */
+    char msg[4000];          /* what was found, what was expected, where, what to change */
+} ts_error;
+
+const char *ts_status_name(ts_status code);
+/* The exit code of cli.md for a status: 0, 1, 2, 3, 4, 5, 6 or 130. */
+int ts_status_exit_code(ts_status code);
+
+typedef enum ts_log_level { TS_LOG_DEBUG, TS_LOG_INFO, TS_LOG_WARNING, TS_LOG_ERROR } ts_log_level;
+typedef void (*ts_log_sink)(void *context, ts_log_level level, const char *line);
+/* Where the library's messages go; NULL drops them (the default). */
+void ts_log_set_sink(ts_log_sink sink, void *context);
+
+/* ==== the graph ================================================================================= */
+
+enum { TS_MAX_RANK = 6 };
+typedef enum ts_dtype { TS_F32, TS_BF16, TS_I32, TS_U32, TS_PRED, TS_DTYPES } ts_dtype;
+size_t ts_dtype_bytes(ts_dtype t);          /* pred is one byte */
+const char *ts_dtype_name(ts_dtype t);      /* "f32" … */
+
+/* A dimension: its logical axis ("embed", "heads", …; NULL = none) and its size ≥ 0. */
+typedef struct ts_dim {
+    const char *name;
+    int64_t size;
+} ts_dim;
+
+typedef struct ts_type {
+    ts_dtype dtype;
+    int rank;                               /* 0 … TS_MAX_RANK */
+    ts_dim dim[TS_MAX_RANK];
+} ts_type;
+
+typedef struct ts_graph ts_graph;           /* owns all its values and nodes */
+typedef struct ts_builder ts_builder;
+typedef struct ts_value ts_value;           /* lives until its graph is freed */
+
+#define TS_DIMS(...) ((const ts_dim[]){__VA_ARGS__}), (int)(sizeof((const ts_dim[]){__VA_ARGS__}) / sizeof(ts_dim))
+#define TS_INTS(...) ((const int64_t[]){__VA_ARGS__}), (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define TS_SCALAR ((const ts_dim *)NULL), 0
+
+/* A builder appends to one graph. The first mistake (a shape that does not fit, memory out) poisons
+ * the graph: later calls return a placeholder, and ts_builder_finish reports the mistake with the
+ * line of the model that made it. */
+ts_builder *ts_builder_new(const char *name);
+TS_MUST_CHECK ts_status ts_builder_finish(ts_builder *b, ts_graph **graph, ts_error *err);  /* frees b */
+void ts_builder_free(ts_builder *b);        /* drops the graph too; NULL is fine */
+void ts_graph_free(ts_graph *g);            /* NULL is fine */
+void ts_builder_at(ts_builder *b, const char *file, int line);
+void ts_scope_push(ts_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void ts_scope_pop(ts_builder *b);
+const ts_type *ts_type_of(const ts_value *v);
+int64_t ts_dim_of(const ts_value *v, int dim);
+
+/* Inputs and outputs of the graph. Names are unique. An output may name the input whose buffer it
+ * replaces (donation: after execute, the input's buffer holds the output); -1 for none. */
+ts_value *ts_input(ts_builder *b, const char *name, ts_dtype dtype, const ts_dim *dims, int rank);
+void ts_output(ts_builder *b, const char *name, ts_value *v, ts_value *replaces);
+
+/* Sources. */
+ts_value *ts_constant(ts_builder *b, double value, ts_dtype dtype, const ts_dim *dims, int rank);
+ts_value *ts_scalar(ts_builder *b, double value, ts_dtype dtype);
+ts_value *ts_iota(ts_builder *b, ts_dtype dtype, const ts_dim *dims, int rank, int axis);
+/* u32 bits of Threefry-2x32-20 keyed by key u32[2], counter = element index. */
+ts_value *ts_random_bits(ts_builder *b, ts_value *key, const ts_dim *dims, int rank);
+
+/* Elementwise: operands of one shape and dtype; a rank-0 operand is broadcast. */
+ts_value *ts_neg(ts_builder *b, ts_value *x);
+ts_value *ts_abs(ts_builder *b, ts_value *x);
+ts_value *ts_exp(ts_builder *b, ts_value *x);
+ts_value *ts_log_e(ts_builder *b, ts_value *x);
+ts_value *ts_sqrt(ts_builder *b, ts_value *x);
+ts_value *ts_rsqrt(ts_builder *b, ts_value *x);
+ts_value *ts_tanh(ts_builder *b, ts_value *x);
+ts_value *ts_logistic(ts_builder *b, ts_value *x);
+ts_value *ts_sin(ts_builder *b, ts_value *x);
+ts_value *ts_cos(ts_builder *b, ts_value *x);
+ts_value *ts_not(ts_builder *b, ts_value *x);                     /* pred, i32, u32 (bits) */
+ts_value *ts_is_finite(ts_builder *b, ts_value *x);               /* → pred */
+ts_value *ts_add(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_sub(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_mul(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_div(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_max(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_min(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_pow(ts_builder *b, ts_value *x, ts_value *y);        /* x ≥ 0 */
+ts_value *ts_and(ts_builder *b, ts_value *x, ts_value *y);        /* pred, i32, u32 */
+ts_value *ts_or(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_xor(ts_builder *b, ts_value *x, ts_value *y);
+ts_value *ts_shift_left(ts_builder *b, ts_value *x, ts_value *y); /* i32, u32; y ≥ 32 gives 0 */
+ts_value *ts_shift_right(ts_builder *b, ts_value *x, ts_value *y);/* logical */
+ts_value *ts_add_n(ts_builder *b, ts_value *const *xs, int n);
+typedef enum ts_compare_dir { TS_EQ, TS_NE, TS_LT, TS_LE, TS_GT, TS_GE } ts_compare_dir;
+ts_value *ts_compare(ts_builder *b, ts_compare_dir dir, ts_value *x, ts_value *y);   /* → pred */
+ts_value *ts_select(ts_builder *b, ts_value *pred, ts_value *x, ts_value *y);        /* pred may be rank 0 */
+ts_value *ts_convert(ts_builder *b, ts_value *x, ts_dtype dtype); /* no node when it is that already */
+
+/* Shape. */
+ts_value *ts_reshape(ts_builder *b, ts_value *x, const ts_dim *dims, int rank);
+ts_value *ts_transpose(ts_builder *b, ts_value *x, const int64_t *perm, int rank);
+/* Result dimension map[i] is x's dimension i (size equal); the others repeat x. */
+ts_value *ts_broadcast(ts_builder *b, ts_value *x, const ts_dim *dims, int rank, const int64_t *map, int n);
+ts_value *ts_slice(ts_builder *b, ts_value *x, int axis, int64_t start, int64_t limit);
+ts_value *ts_concat(ts_builder *b, ts_value *const *xs, int n, int axis);
+ts_value *ts_pad(ts_builder *b, ts_value *x, int axis, int64_t low, int64_t high, double value);
+/* start i32 scalar, clamped to [0, dim − size] as StableHLO does. */
+ts_value *ts_dynamic_slice(ts_builder *b, ts_value *x, ts_value *start, int axis, int64_t size);
+ts_value *ts_dynamic_update(ts_builder *b, ts_value *x, ts_value *update, ts_value *start, int axis);
+
+/* Reductions over a list of axes (f32 accumulation for f32 and bf16). */
+ts_value *ts_reduce_sum(ts_builder *b, ts_value *x, const int64_t *axes, int n);
+ts_value *ts_reduce_max(ts_builder *b, ts_value *x, const int64_t *axes, int n);
+ts_value *ts_argmax(ts_builder *b, ts_value *x, int axis);        /* i32, lowest index wins, NaN wins */
+void ts_top_k(ts_builder *b, ts_value *x, int64_t k, ts_value **values, ts_value **indices); /* last axis, descending */
+
+/* dot(x, y): batch dims, then x's free dims, then y's free dims. f32 accumulation; out = result dtype. */
+typedef struct ts_dot_dims {
+    int n_batch, n_contract;
+    int64_t x_batch[TS_MAX_RANK], y_batch[TS_MAX_RANK], x_contract[TS_MAX_RANK], y_contract[TS_MAX_RANK];
+} ts_dot_dims;
+ts_value *ts_dot(ts_builder *b, ts_value *x, ts_value *y, const ts_dot_dims *d, ts_dtype out);
+/* Rows of table [V, …] by ids i32 [any shape] → [ids…, …]. ids outside [0, V) give zero rows.
+ * no_grad_row: that row gets no gradient (padding_idx), -1 for none. */
+ts_value *ts_take(ts_builder *b, ts_value *table, ts_value *ids, int64_t no_grad_row);
+/* The gradient of take: zeros f32 [rows, …] + updates [ids…, …] at ids; ids outside are dropped. */
+ts_value *ts_scatter_add(ts_builder *b, ts_value *ids, ts_value *updates, ts_dim rows, int64_t no_grad_row);
+void ts_barrier(ts_builder *b, ts_value *const *xs, int n, ts_value **out);  /* optimization barrier */
+
+/* Composites: one fused kernel on the CPU, a lowering to primitives elsewhere. */
+/* x·rsqrt(mean(x², last) + eps)·w; x [.., E], w f32 or x's dtype [E]; f32 inside. */
+ts_value *ts_rms_norm(ts_builder *b, ts_value *x, ts_value *w, double eps);
+/* Rotates pairs (i, i + D/2) of the last dimension of x [B,S,…,D] by tables cos, sin f32 [S,D/2] or
+ * [B,S,D/2] (rotate-half, the Hugging Face layout). */
+ts_value *ts_rope(ts_builder *b, ts_value *x, ts_value *cos, ts_value *sin);
+typedef struct ts_attention_options {
+    bool causal;
+    int64_t window;          /* key j visible to query i when i − j < window; 0 = no limit */
+    double scale;            /* 0 = head_dim^-½ */
+    double softcap;          /* scores = cap·tanh(scores / cap); 0 = off */
+} ts_attention_options;
+/* q [B,S,K,G,D], k, v [B,T,K,D]; segments i32 [B,S] or NULL (only with S = T): attention only inside
+ * equal segments. Query i stands at position i + T − S. Result [B,S,K,G,D]; lse (may be NULL) gets
+ * the log-sum-exp f32 [B,S,K,G]. f32 softmax. A row that sees no key is zero. */
+ts_value *ts_attention(ts_builder *b, ts_value *q, ts_value *k, ts_value *v, ts_value *segments,
+                       const ts_attention_options *o, ts_value **lse);
+typedef enum ts_activation { TS_SILU, TS_GELU_TANH } ts_activation;
+ts_value *ts_gated(ts_builder *b, ts_activation act, ts_value *gate, ts_value *up);   /* act(gate)·up */
+/* Cross-entropy of logits x·wᵀ without storing them: x [T,E], w [V,E], labels i32 [T] (negative:
+ * ignored, loss 0). Loss f32 [T]; lse f32 [T] (may be NULL). softcap as attention's, 0 = off. */
+ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap,
+                         int64_t chunk, ts_value **lse);
+typedef struct ts_adamw_options { double b1, b2, eps, weight_decay; } ts_adamw_options;
+/* One AdamW step: g is multiplied by scale; where ok is false nothing changes. lr, scale f32 scalars,
+ * step i32 scalar counted from 1 (bias correction), ok pred scalar. p, m, v f32. */
+void ts_adamw(ts_builder *b, ts_value *p, ts_value *g, ts_value *m, ts_value *v, ts_value *lr, ts_value *step,
+              ts_value *scale, ts_value *ok, const ts_adamw_options *o, ts_value *out[3]);
+
+/* repeat: a region run n times. Between begin and end, calls append to the body. carry[i] is replaced
+ * by the body's carry value; xs are sliced along dimension 0 (size n), per iteration; values of outer
+ * regions may be used freely (they become consts). Results are final carries, then ys: stacked
+ * [n, …] or, where accumulate[i], summed. reverse runs i = n−1 … 0. */
+typedef struct ts_repeat ts_repeat;
+ts_repeat *ts_repeat_begin(ts_builder *b, int64_t n, bool reverse, ts_value *const *carry, int n_carry,
+                           ts_value *const *xs, int n_xs, ts_value **carry_args, ts_value **x_args);
+void ts_repeat_end(ts_builder *b, ts_repeat *r, ts_value *const *carry_out, ts_value *const *ys,
+                   const bool *accumulate, int n_ys, ts_value **results);
+
+/* ---- layers (src/nn) ----------------------------------------------------------------------------- */
+
+/* A trainable tensor named scope.name. Inside ts_layers its value is the slice of this iteration. init
+ * is the standard deviation of a normal, or one of TS_INIT_*. in_dims = how many trailing dims
+ * are the input of a matrix (a published file stores [product of the others, product of these]);
+ * 0 = store as it is. */
+#define TS_INIT_ONES (-1.0)
+#define TS_INIT_ZEROS (-2.0)
+ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank, int in_dims, double init);
+/* x [.., in] · w [out…, in] → [.., out…], in the compute dtype. */
+ts_value *ts_linear(ts_builder *b, ts_value *x, const char *name, const ts_dim *out, int n_out);
+/* x [.., in…] (the last n_in dims) · w [out, in…] → [.., out]. */
+ts_value *ts_linear_in(ts_builder *b, ts_value *x, int n_in, const char *name, ts_dim out);
+/* rms_norm with an own weight [E] initialised to one. */
+ts_value *ts_norm(ts_builder *b, ts_value *x, const char *name, double eps);
+/* The dtype of activations and matrix products (default f32) and how backward keeps values. */
+void ts_set_compute_dtype(ts_builder *b, ts_dtype dtype);
+typedef enum ts_remat { TS_REMAT_NONE, TS_REMAT_FULL } ts_remat;
+void ts_set_remat(ts_builder *b, ts_remat remat);
+/* Runs layer(b, context, i, x) for i = 0 … n−1. Layers with equal signatures form repeats over stacked
+ * parameters (smallest period ≤ 8); layer is called once per distinct layer, with scope prefix.i. */
+typedef ts_value *(*ts_layer_fn)(ts_builder *b, const void *context, int i, ts_value *x);
+ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *signatures, ts_layer_fn layer,
+                    const void *context, ts_value *x);
+
+/* Every call above made from a model records its line. */
+#ifndef TS_NO_LINES
+#define TS_LINE_(b) ts_builder_at((b), __FILE__, __LINE__)
+#define ts_add(b, ...) (TS_LINE_(b), ts_add((b), __VA_ARGS__))
+#define ts_mul(b, ...) (TS_LINE_(b), ts_mul((b), __VA_ARGS__))
+#define ts_sub(b, ...) (TS_LINE_(b), ts_sub((b), __VA_ARGS__))
+#define ts_reshape(b, ...) (TS_LINE_(b), ts_reshape((b), __VA_ARGS__))
+#define ts_take(b, ...) (TS_LINE_(b), ts_take((b), __VA_ARGS__))
+#define ts_rms_norm(b, ...) (TS_LINE_(b), ts_rms_norm((b), __VA_ARGS__))
+#define ts_rope(b, ...) (TS_LINE_(b), ts_rope((b), __VA_ARGS__))
+#define ts_attention(b, ...) (TS_LINE_(b), ts_attention((b), __VA_ARGS__))
+#define ts_gated(b, ...) (TS_LINE_(b), ts_gated((b), __VA_ARGS__))
+#define ts_linear_xent(b, ...) (TS_LINE_(b), ts_linear_xent((b), __VA_ARGS__))
+#define ts_param(b, ...) (TS_LINE_(b), ts_param((b), __VA_ARGS__))
+#define ts_linear(b, ...) (TS_LINE_(b), ts_linear((b), __VA_ARGS__))
+#define ts_linear_in(b, ...) (TS_LINE_(b), ts_linear_in((b), __VA_ARGS__))
+#define ts_norm(b, ...) (TS_LINE_(b), ts_norm((b), __VA_ARGS__))
+#define ts_dot(b, ...) (TS_LINE_(b), ts_dot((b), __VA_ARGS__))
+#endif
+
+/* ==== commands ================================================================================== */
+
+/* A configuration: MaxText's keys and ours (configs/base.yml documents each). */
+typedef struct ts_config ts_config;
+/* file: a .yml path; "base.yml" where no such file exists is the embedded copy. overrides: key=value
+ * strings (MaxText's rules). All mistakes are reported together: INVALID_ARGUMENT and one message,
+ * nothing allocated. */
+TS_MUST_CHECK ts_status ts_config_load(const char *file, const char *const *overrides, int n, ts_config **out, ts_error *err);
+void ts_config_free(ts_config *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
