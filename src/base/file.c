@@ -1,0 +1,352 @@
+/* base/file.c – the one seam to the file system.
+ *
+ * Every call that touches the kernel first asks the fault seam, so that a test can make any of them
+ * fail and show that nothing is lost. Reads are pread into our memory: a mapped file that shrinks
+ * would be SIGBUS. Interrupted calls are repeated; a failed fsync never is, because the kernel may
+ * have marked the pages clean. Folder trees are in folder.c.
+ */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file_internal.h"
+
+enum { BUFFER_BYTES = 1 << 18, CALL_BYTES = 1 << 30 };
+
+/* ---- the fault seam ----------------------------------------------------------------------------- */
+
+static atomic_uint fault_ops;
+static atomic_uint_fast64_t fault_left;
+static atomic_int fault_errno;
+
+void ts_file_fault(unsigned op, uint64_t nth, int e)
+{
+    atomic_store(&fault_ops, nth ? op : 0);
+    atomic_store(&fault_errno, e);
+    atomic_store(&fault_left, nth);
+}
+
+bool ts__file_fault(unsigned op, int *e)
+{
+    if (!(atomic_load(&fault_ops) & op)) return false;
+    if (atomic_fetch_sub(&fault_left, 1) != 1) return false;
+    atomic_store(&fault_ops, 0);
+    *e = atomic_load(&fault_errno);
+    return true;
+}
+
+/* ---- errors ------------------------------------------------------------------------------------- */
+
+ts_status ts__errno_status(int e)
+{
+    switch (e) {
+    case ENOENT:
+        return TS_NOT_FOUND;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return TS_PERMISSION_DENIED;
+    case EEXIST:
+    case ENOTEMPTY:
+        return TS_ALREADY_EXISTS;
+    case EISDIR:
+    case ENOTDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
+    case EINVAL:
+        return TS_INVALID_ARGUMENT;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+        return TS_RESOURCE_EXHAUSTED;
+    default:
+        return TS_UNKNOWN;
+    }
+}
+
+const char *ts__errno_words(int e)
+{
+    switch (e) {
+    case ENOENT:
+        return "does not exist";
+    case EACCES:
+    case EPERM:
+        return "permission denied";
+    case EROFS:
+        return "the file system is read-only";
+    case ENOSPC:
+        return "no space left on the disk; free some, or choose another folder";
+    case EDQUOT:
+        return "the disk quota is used up";
+    case ENOTDIR:
+        return "a part of the path is a file; expected a folder";
+    case EISDIR:
+        return "is a folder; expected a file";
+    case EIO:
+        return "input/output error of the disk";
+    default:
+        return strerror(e);
+    }
+}
+
+#define FILE_ERROR(err, e, path, what) \
+    TS_ERROR((err), ts__errno_status(e), "%s: %s: %s", (path), (what), ts__errno_words(e))
+
+/* ---- paths -------------------------------------------------------------------------------------- */
+
+ts_path_kind ts_path_kind_of(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return TS_PATH_NONE;
+    if (S_ISREG(st.st_mode)) return TS_PATH_FILE;
+    return S_ISDIR(st.st_mode) ? TS_PATH_FOLDER : TS_PATH_OTHER;
+}
+
+char *ts_path_join(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), bytes;
+    if (n == 0 || b[0] == '/') return ts_strdup(b);
+    if (ts_add_size(n, m, &bytes) || ts_add_size(bytes, 2, &bytes)) return NULL;
+    char *path = ts_alloc(bytes);
+    if (!path) return NULL;
+    memcpy(path, a, n);
+    if (a[n - 1] != '/') path[n++] = '/';
+    memcpy(path + n, b, m + 1);
+    return path;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------ */
+
+struct ts_file {
+    int fd;
+    uint64_t size;
+    char *path;
+};
+
+ts_status ts__open(const char *path, int flags, int mode, int *fd, ts_error *err)
+{
+    int e;
+    if (ts__file_fault(TS_FAULT_OPEN, &e)) return FILE_ERROR(err, e ? e : EIO, path, "cannot open");
+    do
+        *fd = open(path, flags | O_CLOEXEC, mode);
+    while (*fd < 0 && errno == EINTR);
+    return *fd < 0 ? FILE_ERROR(err, errno, path, "cannot open") : TS_OK;
+}
+
+ts_status ts_file_open(const char *path, ts_file **out, ts_error *err)
+{
+    *out = NULL;
+    int fd;
+    /* NONBLOCK: opening a pipe nobody writes must not hang; it is refused just below. */
+    TS_TRY(ts__open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0, &fd, err));
+    struct stat st;
+    ts_status status = TS_OK;
+    if (fstat(fd, &st) != 0)
+        status = FILE_ERROR(err, errno, path, "cannot read its size");
+    else if (S_ISDIR(st.st_mode))
+        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: is a folder; expected a file", path);
+    else if (!S_ISREG(st.st_mode))
+        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: is a device or pipe; expected a file", path);
+    ts_file *f = status == TS_OK ? ts_alloc_zero(sizeof *f) : NULL;
+    char *copy = f ? ts_strdup(path) : NULL;
+    if (!copy) {
+        close(fd);
+        ts_free(f);
+        if (status != TS_OK) return status;
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
+    }
+    f->fd = fd;
+    f->size = (uint64_t)st.st_size;
+    f->path = copy;
+    *out = f;
+    return TS_OK;
+}
+
+uint64_t ts_file_size(const ts_file *f)
+{
+    return f->size;
+}
+
+const char *ts_file_path(const ts_file *f)
+{
+    return f->path;
+}
+
+ts_status ts_file_read_at(ts_file *f, uint64_t offset, void *to, size_t n, ts_error *err)
+{
+    char *at = to;
+    size_t left = n;
+    if (offset > INT64_MAX || n > INT64_MAX - offset)
+        return TS_ERROR(err, TS_OUT_OF_RANGE, "%s: cannot read %zu bytes at offset %llu", f->path, n,
+                        (unsigned long long)offset);
+    while (left > 0) {
+        size_t ask = left < CALL_BYTES ? left : CALL_BYTES;
+        int e = 0;
+        bool fault = ts__file_fault(TS_FAULT_READ, &e);
+        ssize_t got = 0;
+        if (!fault) got = pread(f->fd, at, ask, (off_t)offset);
+        else if (e) got = -1;
+        if (got < 0 && !fault) e = errno;
+        if (got < 0 && e == EINTR && !fault) continue;
+        if (got < 0)
+            return TS_ERROR(err, TS_DATA_LOSS, "%s: cannot read %zu bytes at offset %llu: %s", f->path,
+                            ask, (unsigned long long)offset, ts__errno_words(e));
+        if (got == 0)
+            return TS_ERROR(err, TS_DATA_LOSS, "%s: ends at byte %llu; expected %zu more bytes (the file "
+                            "was cut, or changed while it was read)", f->path,
+                            (unsigned long long)offset, left);
+        at += got;
+        left -= (size_t)got;
+        offset += (uint64_t)got;
+    }
+    return TS_OK;
+}
+
+void ts_file_close(ts_file *f)
+{
+    if (!f) return;
+    close(f->fd);
+    ts_free(f->path);
+    ts_free(f);
+}
+
+ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size_t *n, ts_error *err)
+{
+    *data = NULL;
+    *n = 0;
+    ts_file *f;
+    TS_TRY(ts_file_open(path, &f, err));
+    ts_status status;
+    char *text = NULL;
+    if (f->size > max_bytes || f->size >= SIZE_MAX) {
+        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: has %llu bytes; expected at most %zu", path,
+                          (unsigned long long)f->size, max_bytes);
+    } else if (!(text = ts_alloc((size_t)f->size + 1))) {
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory for %llu bytes", path,
+                          (unsigned long long)f->size);
+    } else {
+        status = ts_file_read_at(f, 0, text, (size_t)f->size, err);
+    }
+    if (status == TS_OK) {
+        text[f->size] = '\0';
+        *data = text;
+        *n = (size_t)f->size;
+    } else {
+        ts_free(text);
+    }
+    ts_file_close(f);
+    return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------ */
+
+struct ts_writer {
+    int fd;
+    char *path;
+    char *buffer;            /* BUFFER_BYTES */
+    size_t filled;
+    ts_error first;          /* the first failure; everything after it reports it again */
+};
+
+static ts_status again(const ts_writer *w, ts_error *err)
+{
+    if (err && err->code == TS_OK) *err = w->first;
+    return w->first.code;
+}
+
+ts_status ts_writer_open(const char *path, bool append, ts_writer **out, ts_error *err)
+{
+    *out = NULL;
+    int fd;
+    int flags = O_WRONLY | O_CREAT | O_NOCTTY | (append ? O_APPEND : O_TRUNC);
+    TS_TRY(ts__open(path, flags, 0666, &fd, err));
+    ts_writer *w = ts_alloc_zero(sizeof *w);
+    if (w) {
+        w->fd = fd;
+        w->path = ts_strdup(path);
+        w->buffer = ts_alloc(BUFFER_BYTES);
+    }
+    if (!w || !w->path || !w->buffer) {
+        if (!w) close(fd);
+        ts_writer_abandon(w);
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
+    }
+    *out = w;
+    return TS_OK;
+}
+
+static ts_status write_out(ts_writer *w, const char *data, size_t n, ts_error *err)
+{
+    while (n > 0) {
+        size_t ask = n < CALL_BYTES ? n : CALL_BYTES;
+        int e = 0;
+        ssize_t put;
+        if (ts__file_fault(TS_FAULT_WRITE, &e)) {
+            put = e ? -1 : write(w->fd, data, (ask + 1) / 2);
+        } else {
+            put = write(w->fd, data, ask);
+            e = put < 0 ? errno : 0;
+        }
+        if (put < 0 && e == EINTR) continue;
+        if (put < 0) {
+            FILE_ERROR(&w->first, e, w->path, "cannot write");
+            return again(w, err);
+        }
+        data += put;
+        n -= (size_t)put;
+    }
+    return TS_OK;
+}
+
+ts_status ts_writer_flush(ts_writer *w, ts_error *err)
+{
+    if (w->first.code != TS_OK) return again(w, err);
+    size_t n = w->filled;
+    w->filled = 0;
+    return write_out(w, w->buffer, n, err);
+}
+
+ts_status ts_writer_write(ts_writer *w, const void *data, size_t n, ts_error *err)
+{
+    if (w->first.code != TS_OK) return again(w, err);
+    if (n > BUFFER_BYTES - w->filled) TS_TRY(ts_writer_flush(w, err));
+    if (n >= BUFFER_BYTES) return write_out(w, data, n, err);
+    if (n) memcpy(w->buffer + w->filled, data, n);
+    w->filled += n;
+    return TS_OK;
+}
+
+ts_status ts_writer_close(ts_writer *w, bool sync, ts_error *err)
+{
+    if (w->first.code == TS_OK) (void)ts_writer_flush(w, NULL);
+    if (w->first.code == TS_OK && sync) {
+        int e = 0;
+        bool fault = ts__file_fault(TS_FAULT_SYNC, &e);
+        if (fault && !e) e = EIO;
+        if (!fault && fsync(w->fd) != 0) e = errno;
+        if (e) FILE_ERROR(&w->first, e, w->path, "cannot make the file durable (fsync)");
+    }
+    if (close(w->fd) != 0 && errno != EINTR && w->first.code == TS_OK)
+        FILE_ERROR(&w->first, errno, w->path, "cannot close");
+    w->fd = -1;
+    ts_status status = w->first.code == TS_OK ? TS_OK : again(w, err);
+    ts_writer_abandon(w);
+    return status;
+}
+
+void ts_writer_abandon(ts_writer *w)
+{
+    if (!w) return;
+    if (w->fd >= 0) close(w->fd);
+    ts_free(w->buffer);
+    ts_free(w->path);
+    ts_free(w);
+}
