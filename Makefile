@@ -1,45 +1,149 @@
 # Tessera: one non-recursive Makefile. `make help` lists the targets.
-CC      ?= gcc
+#
+# Everything that is built lands in $(BUILD); a second configuration gets a folder of its own
+# (make CC=clang BUILD=build-clang). Objects are rebuilt when the compiler or its flags change.
+
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
 BUILD   ?= build
 ROOMS   ?= base ir grad nn models exec cpu data token ckpt train watch comm mesh xla
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-missing-field-initializers
 OPT     ?= -O2 -g
+WERROR  ?=
 SAN     ?=
-PKGS    := jansson yaml-0.1 libxxhash zlib libzstd libutf8proc
+PREFIX  ?= /usr/local
+DESTDIR ?=
+JOBS    ?= $(shell nproc)
+TEST_TIMEOUT ?= 300
+FUZZ_SECONDS ?= 60
+
+PKGS     := jansson yaml-0.1 libxxhash zlib libzstd libutf8proc
+PKG_CF   := $(shell pkg-config --cflags $(PKGS))
+PKG_LIBS := $(shell pkg-config --libs $(PKGS))
 CFLAGS  += -std=c11 -D_GNU_SOURCE $(WARN) $(WERROR) $(OPT) $(SAN) -fopenmp -fPIC -MMD -MP \
-           -Iinclude -Isrc -I$(BUILD) $(shell pkg-config --cflags $(PKGS))
-LDLIBS  := $(shell pkg-config --libs $(PKGS)) -ldnnl -lm -lpthread -ldl
+           $(LINES) -Iinclude -Isrc -I$(BUILD) $(PKG_CF)
+LDLIBS  := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(SAN)
 
-LIB_SRC := $(sort $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c src/$(r)/*/*.c)))
-CLI_SRC := $(sort $(wildcard src/cli/*.c))
-LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
-CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
+LIB_SRC  := $(sort $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c src/$(r)/*/*.c)))
+CLI_SRC  := $(sort $(wildcard src/cli/*.c))
 TEST_SRC := $(sort $(wildcard tests/unit/*.c tests/op/test_*.c tests/grad/*.c tests/golden/*.c tests/e2e/*.c tests/crash/*.c))
-TESTS   := $(TEST_SRC:%.c=$(BUILD)/%)
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+SH_TESTS := $(sort $(wildcard tests/e2e/*.sh tests/crash/*.sh))
+PEERS    := $(sort $(wildcard tests/peers/*.sh))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
+FUZZERS  := $(FUZZ_SRC:%.c=$(BUILD)/%)
+CONFIGS  := $(sort $(wildcard configs/*.yml configs/*/*.yml))
 
 all: $(BUILD)/tessera
 lib: $(BUILD)/libtessera.a
-tests: $(TESTS)
+tests: $(TESTS) $(FUZZERS)
+
+# ---- what is built -----------------------------------------------------------------------------
 
 $(BUILD)/libtessera.a: $(LIB_OBJ)
 	@rm -f $@ && ar rcs $@ $^
 $(BUILD)/tessera: $(CLI_OBJ) $(BUILD)/libtessera.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%.o: %.c
+$(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ISA) -c -o $@ $<
-$(TESTS): $(BUILD)/%: %.c $(BUILD)/libtessera.a
+$(TESTS): $(BUILD)/%: %.c $(BUILD)/libtessera.a $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -Itests $(LDFLAGS) -o $@ $< $(filter %.o,$^) $(BUILD)/libtessera.a $(LDLIBS) -lcmocka
+	$(CC) $(CFLAGS) -MF $@.d -Itests $(LDFLAGS) -o $@ $< $(filter %.o,$^) $(BUILD)/libtessera.a $(LDLIBS) -lcmocka
+
+# A fuzz target links with a plain main that replays files, or with clang's libFuzzer (make fuzz).
+FUZZ_MAIN ?= $(BUILD)/tests/fuzz/driver.o
+$(FUZZERS): %: %.o $(filter %.o,$(FUZZ_MAIN)) $(BUILD)/libtessera.a
+	$(CC) $(LDFLAGS) -o $@ $< $(FUZZ_MAIN) $(BUILD)/libtessera.a $(LDLIBS)
+$(BUILD)/tests/%.o: ISA := -Itests -Wno-missing-prototypes
 
 # Kernels of one instruction set live in files named for it; nothing else is built with these flags.
-$(BUILD)/src/cpu/%_avx2.o: ISA := -mavx2 -mfma -mf16c
-$(BUILD)/src/cpu/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mprefer-vector-width=512
-$(BUILD)/src/cpu/%_avx512_bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mprefer-vector-width=512
+AVX2   := -mavx2 -mfma -mf16c
+AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
+$(BUILD)/src/cpu/%_avx2.o: ISA := $(AVX2)
+$(BUILD)/src/cpu/%_avx512.o: ISA := $(AVX512)
+$(BUILD)/src/cpu/%_avx512_bf16.o: ISA := $(AVX512) -mavx512bf16
+
+# Files that carry a configuration inside the program (.incbin) are rebuilt with it.
+$(filter %embed.o %embedded.o,$(LIB_OBJ)): $(CONFIGS)
+
+# The compiler and its flags, as a file that changes only when they do.
+FLAG_LINE := $(subst ','\'',$(CC) $(CFLAGS) $(LDFLAGS))
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D); printf '%s\n' '$(FLAG_LINE)' | cmp -s - $@ || printf '%s\n' '$(FLAG_LINE)' >$@
+
+# ---- what is checked ---------------------------------------------------------------------------
+
+RUN_TESTS := BUILD=$(BUILD) CC='$(CC)' tools/run_tests.sh -j $(JOBS)
+REPLAYS   := $(FUZZERS:%=fuzz:%)
+
+check: all tests
+	@$(RUN_TESTS) -t $(TEST_TIMEOUT) $(TESTS) $(REPLAYS) $(SH_TESTS)
+
+ASAN := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+asan:
+	@$(MAKE) BUILD=$(BUILD)-asan OPT='-O1 -g' SAN='$(ASAN)' TEST_TIMEOUT=$(TEST_TIMEOUT) check-slow
+check-slow: all tests
+	@TESSERA_SLOW=1 $(RUN_TESTS) -t $$(($(TEST_TIMEOUT) * 4)) $(TESTS) $(REPLAYS) $(SH_TESTS)
+
+# valgrind knows AVX2 and nothing above it.
+valgrind: all tests
+	@TESSERA_SLOW=1 TESSERA_ISA=avx2 $(RUN_TESTS) -t $$(($(TEST_TIMEOUT) * 8)) \
+		-w 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --suppressions=tools/valgrind.supp' \
+		$(filter $(BUILD)/tests/unit/% $(BUILD)/tests/op/%,$(TESTS)) tools/valgrind_train.sh
+
+fuzz:
+	@command -v clang >/dev/null || { echo 'make fuzz needs clang: tools/setup.sh ci installs it' >&2; exit 1; }
+	@$(MAKE) CC=clang BUILD=$(BUILD)-fuzz OPT='-O1 -g' SAN='-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all' \
+		FUZZ_MAIN=-fsanitize=fuzzer fuzz-run
+fuzz-run: $(FUZZERS)
+	@tools/fuzz.sh $(FUZZ_SECONDS) $(JOBS) $(FUZZERS)
+
+tidy:
+	@tools/tidy.sh
+bench: all
+	@BUILD=$(BUILD) bench/train.sh
+check-peers: all
+	@tools/run_tests.sh -j 1 -t 1800 $(PEERS)
+
+# ---- what is handed on -------------------------------------------------------------------------
+
+install: all
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/lib/pkgconfig'
+	install -m 755 $(BUILD)/tessera '$(DESTDIR)$(PREFIX)/bin/tessera'
+	install -m 644 include/tessera.h '$(DESTDIR)$(PREFIX)/include/tessera.h'
+	install -m 644 $(BUILD)/libtessera.a '$(DESTDIR)$(PREFIX)/lib/libtessera.a'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^#define TS_VERSION "\(.*\)"/\1/p' include/tessera.h)|" \
+		-e 's|@PKGS@|$(PKGS)|' tools/tessera.pc.in >'$(DESTDIR)$(PREFIX)/lib/pkgconfig/tessera.pc'
+
+compile_commands.json: FORCE
+	@sep='['; for f in $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(FUZZ_SRC); do \
+		case $$f in *_avx2.c) isa='$(AVX2)';; *_avx512.c) isa='$(AVX512)';; *_avx512_bf16.c) isa='$(AVX512) -mavx512bf16';; *) isa='';; esac; \
+		printf '%s\n{"directory": "%s", "file": "%s", "command": "%s"}' "$$sep" '$(CURDIR)' $$f '$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -Itests '"$$isa -c $$f"; \
+		sep=','; done >$@.part; printf '\n]\n' >>$@.part; mv $@.part $@
 
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-fuzz
 
-.PHONY: all lib tests clean
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d)
+help:
+	@echo 'make                        build/tessera, the program, and build/libtessera.a'
+	@echo 'make check                  every test, and the fuzz corpora replayed'
+	@echo 'make asan                   the same under the address and undefined-behaviour sanitizers'
+	@echo 'make valgrind               unit and op tests and a few training steps under valgrind (AVX2 paths)'
+	@echo 'make fuzz                   libFuzzer on every target, FUZZ_SECONDS=60 each'
+	@echo 'make tidy                   style: room arrows, lengths, banned functions'
+	@echo 'make bench                  speed beside PyTorch when BENCH_PYTHON names a python that has it'
+	@echo 'make check-peers            comparisons that need torch and transformers (BENCH_PYTHON)'
+	@echo 'make install                program, library, header, .pc (PREFIX=/usr/local, DESTDIR=)'
+	@echo 'make compile_commands.json  for editors and clang-tidy'
+	@echo 'make clean'
+	@echo
+	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
+
+FORCE:
+.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench check-peers install clean help FORCE
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
