@@ -4,6 +4,8 @@
 
 #include "ir/graph.h"
 
+typedef struct ts_scope { const char *path; struct ts_scope *up; } ts_scope;
+
 struct ts_builder {
     ts_graph *graph;
     ts_region *region;                   /* where new nodes go */
@@ -11,15 +13,28 @@ struct ts_builder {
     ts_error error;                      /* the first mistake; sticks */
     ts_value *poison;                    /* what calls return after it */
     ts_loc loc;
-    const char *scope;
+    ts_scope *scope;                     /* NULL: none */
     const ts_node *primal;               /* stamped on new nodes */
     bool backward;
     ts_dtype compute;                    /* of activations and products */
     ts_remat remat;
     struct ts_layer_scope *layers;       /* set inside ts_layers (src/nn) */
-    /* Finds a value for use in region when it is neither its own nor of an ancestor; grad sets it. */
-    ts_value *(*foreign)(struct ts_builder *b, ts_region *region, ts_value *v);
-    void *foreign_context;
+    struct ts_remat_map *remat_map;      /* how each repeat was asked to keep values (grad reads it) */
+};
+
+/* A repeat while its body is being built; region->user points to it. Operands are values of outer. */
+struct ts_repeat {
+    ts_region *region, *outer;
+    int64_t n;
+    bool reverse;
+    ts_value **operand;                  /* [region->n_arg], by argument; NULL: filled in before end */
+    uint8_t *role;                       /* [region->n_arg]: 0 carry, 1 xs, 2 const */
+    int capacity;
+    ts_node *saved_before;
+    /* Values of the region primal may be used in the body: foreign says what stands for one. */
+    const ts_region *primal;
+    ts_value *(*foreign)(ts_builder *b, ts_repeat *r, ts_value *v);
+    void *context;
 };
 
 /* A builder over an existing graph, for passes; it is not freed with ts_builder_free. */
@@ -29,8 +44,11 @@ ts_node *ts__op_n(ts_builder *b, ts_op op, ts_value *const *in, int n_in, const 
 ts_value *ts__mistake(ts_builder *b, ts_status code, const char *fmt, ...) TS_PRINTF(3, 4);
 /* v as a value of b->region: itself, or captured as a const of the repeats in between. */
 ts_value *ts__use(ts_builder *b, ts_value *v);
-/* A new xs operand of the repeat whose region is being built; returns its argument. */
-ts_value *ts__repeat_add_xs(ts_builder *b, ts_repeat *r, ts_value *outer);
+/* v as a value of region, which the builder need not stand in. */
+ts_value *ts__use_in(ts_builder *b, ts_region *region, ts_value *v);
+/* A new argument of the repeat being built, in role 1 (xs: type without the leading n) or 2 (const). outer may
+ * be NULL and set later in r->operand[arg->index]; the same outer value gives the same argument. */
+ts_value *ts__repeat_add(ts_builder *b, ts_repeat *r, int role, ts_value *outer, const ts_type *type);
 ts_value *ts__zeros(ts_builder *b, const ts_type *type);
 
 #endif

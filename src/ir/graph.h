@@ -139,6 +139,8 @@ struct ts_graph {
 /* ---- making (graph.c) ------------------------------------------------------------------------- */
 
 ts_graph *ts__graph_new(const char *name);
+/* Makes room for element n in an array of the arena (array: address of its pointer). */
+bool ts__arena_grow(ts_arena *a, void *array, int *capacity, int n, size_t element);
 ts_region *ts__region_new(ts_graph *g, ts_region *parent);
 ts_value *ts__region_add_arg(ts_region *r, const ts_type *type, const char *name);
 bool ts__region_add_result(ts_region *r, ts_value *v);
@@ -149,7 +151,7 @@ ts_node *ts__node_new(ts_region *r, ts_node *before, ts_op op, ts_value *const *
 /* Adds one more result to a repeat (type: the result's own, stacked already) at position index. */
 ts_value *ts__repeat_add_result(ts_node *repeat, int index, const ts_type *type);
 void ts__node_remove(ts_node *n);
-void ts__replace_uses(ts_region *r, ts_value *from, ts_value *to);     /* in r and the regions below */
+void ts__replace_uses(ts_region *r, ts_value *from, ts_value *to);     /* both values of r */
 
 /* ---- shape rules (shape.c) ---------------------------------------------------------------------- */
 
