@@ -61,6 +61,11 @@ $(FUZZERS): %: %.o $(filter %.o,$(FUZZ_MAIN)) $(BUILD)/libtessera.a
 	$(CC) $(LDFLAGS) -o $@ $< $(FUZZ_MAIN) $(BUILD)/libtessera.a $(LDLIBS)
 $(BUILD)/tests/%.o: ISA := -Itests -Wno-missing-prototypes
 
+# The demo's text comes out of an R data file.
+$(BUILD)/tools/rdb_text: tools/rdb_text.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(WARN) $(WERROR) -O2 -o $@ $< -lz
+
 # Kernels of one instruction set live in files named for it; nothing else is built with these flags.
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
