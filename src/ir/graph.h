@@ -164,6 +164,11 @@ bool ts_type_same(const ts_type *a, const ts_type *b);  /* dtype and sizes; name
 ts_type ts_type_make(ts_dtype dtype, const ts_dim *dims, int rank);
 /* "f32[batch:2,embed:8]" into buf (at least 400 bytes); returns buf. */
 char *ts_type_text(const ts_type *t, char *buf, size_t n);
+/* Refuses ranks outside 0 … TS_MAX_RANK, negative sizes and more than TS_MAX_ELEMENTS; what starts the message. */
+#define TS_MAX_ELEMENTS ((int64_t)1 << 48)
+ts_status ts__type_check(const ts_type *t, const char *what, ts_error *err);
+/* The dtypes that an op claims, bit 1 << dtype: of its first operand (select: x; sources: the result). */
+unsigned ts_op_dtypes(ts_op op);
 
 /* ---- verifier, text, passes --------------------------------------------------------------------- */
 
