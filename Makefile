@@ -28,7 +28,7 @@ LDFLAGS += -fopenmp $(SAN)
 
 LIB_SRC  := $(sort $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c src/$(r)/*/*.c)))
 CLI_SRC  := $(sort $(wildcard src/cli/*.c))
-TEST_SRC := $(sort $(wildcard tests/unit/*.c tests/op/test_*.c tests/grad/*.c tests/golden/*.c tests/e2e/*.c tests/crash/*.c))
+TEST_SRC := $(sort $(wildcard tests/op/test_*.c $(foreach d,unit grad golden e2e crash,tests/$(d)/*.c)))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 SH_TESTS := $(sort $(wildcard tests/e2e/*.sh tests/crash/*.sh))
 PEERS    := $(sort $(wildcard tests/peers/*.sh))
@@ -69,9 +69,10 @@ $(BUILD)/tools/rdb_text: tools/rdb_text.c
 # Kernels of one instruction set live in files named for it; nothing else is built with these flags.
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
+AVX512BF16 := $(AVX512) -mavx512bf16
 $(BUILD)/src/cpu/%_avx2.o: ISA := $(AVX2)
 $(BUILD)/src/cpu/%_avx512.o: ISA := $(AVX512)
-$(BUILD)/src/cpu/%_avx512_bf16.o: ISA := $(AVX512) -mavx512bf16
+$(BUILD)/src/cpu/%_avx512_bf16.o: ISA := $(AVX512BF16)
 
 # Files that carry a configuration inside the program (.incbin) are rebuilt with it.
 $(filter %embed.o %embedded.o,$(LIB_OBJ)): $(CONFIGS)
@@ -96,15 +97,16 @@ check-slow: all tests
 	@TESSERA_SLOW=1 $(RUN_TESTS) -t $$(($(TEST_TIMEOUT) * 4)) $(TESTS) $(REPLAYS) $(SH_TESTS)
 
 # valgrind knows AVX2 and nothing above it.
+VALGRIND := valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
+            --suppressions=$(CURDIR)/tools/valgrind.supp
 valgrind: all tests
-	@TESSERA_SLOW=1 TESSERA_ISA=avx2 $(RUN_TESTS) -t $$(($(TEST_TIMEOUT) * 8)) \
-		-w 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --suppressions=tools/valgrind.supp' \
+	@TESSERA_SLOW=1 TESSERA_ISA=avx2 VALGRIND='$(VALGRIND)' $(RUN_TESTS) -t $$(($(TEST_TIMEOUT) * 8)) -w '$(VALGRIND)' \
 		$(filter $(BUILD)/tests/unit/% $(BUILD)/tests/op/%,$(TESTS)) tools/valgrind_train.sh
 
+FUZZ_SAN := -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all
 fuzz:
 	@command -v clang >/dev/null || { echo 'make fuzz needs clang: tools/setup.sh ci installs it' >&2; exit 1; }
-	@$(MAKE) CC=clang BUILD=$(BUILD)-fuzz OPT='-O1 -g' SAN='-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all' \
-		FUZZ_MAIN=-fsanitize=fuzzer fuzz-run
+	@$(MAKE) CC=clang BUILD=$(BUILD)-fuzz OPT='-O1 -g' SAN='$(FUZZ_SAN)' FUZZ_MAIN=-fsanitize=fuzzer fuzz-run
 fuzz-run: $(FUZZERS)
 	@tools/fuzz.sh $(FUZZ_SECONDS) $(JOBS) $(FUZZERS)
 
@@ -127,8 +129,9 @@ install: all
 
 compile_commands.json: FORCE
 	@sep='['; for f in $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(FUZZ_SRC); do \
-		case $$f in *_avx2.c) isa='$(AVX2)';; *_avx512.c) isa='$(AVX512)';; *_avx512_bf16.c) isa='$(AVX512) -mavx512bf16';; *) isa='';; esac; \
-		printf '%s\n{"directory": "%s", "file": "%s", "command": "%s"}' "$$sep" '$(CURDIR)' $$f '$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -Itests '"$$isa -c $$f"; \
+		case $$f in *_avx2.c) isa='$(AVX2)';; *_avx512.c) isa='$(AVX512)';; *_bf16.c) isa='$(AVX512BF16)';; *) isa='';; esac; \
+		printf '%s\n{"directory": "%s", "file": "%s", "command": "%s"}' "$$sep" '$(CURDIR)' $$f \
+			'$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -Itests '"$$isa -c $$f"; \
 		sep=','; done >$@.part; printf '\n]\n' >>$@.part; mv $@.part $@
 
 clean:

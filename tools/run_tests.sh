@@ -1,13 +1,15 @@
 #!/bin/sh
 # run_tests.sh [-j JOBS] [-t SECONDS] [-w WRAPPER] TEST…
 #
-# Runs each test in a process of its own, JOBS at a time, and ends with `N passed, N failed, N skipped`.
-# A TEST is a cmocka program (counted test by test), a script NAME.sh (0 passed; 77 skipped, the reason on its last line;
-# anything else failed) or fuzz:PROGRAM, which replays tests/fuzz/corpus/NAME/*. A program that crashes, runs out of time
-# or runs no test at all has failed. WRAPPER goes in front of every program (valgrind). Exit 0 when nothing failed.
+# Runs each test in a process of its own, JOBS at a time, and ends with `N passed, N failed, N
+# skipped`. A TEST is a cmocka program (counted test by test), a script NAME.sh (0 passed; 77
+# skipped, the reason on its last line; anything else failed) or fuzz:PROGRAM, which replays
+# tests/fuzz/corpus/NAME/*. A program that crashes, runs out of time or runs no test at all has
+# failed. WRAPPER goes in front of every program (valgrind). Exit 0 when nothing failed.
 #
-# Tests see: TESSERA (the program), BUILD, TESSERA_SHARED (../shared by default), TMPDIR (a folder of their own, removed
-# after a pass), OMP_NUM_THREADS. With RT_TOTALS=FILE the totals are appended there as "passed failed skipped".
+# Tests see: TESSERA (the program), BUILD, TESSERA_SHARED (../shared by default), TMPDIR (a folder
+# of their own, removed after a pass), OMP_NUM_THREADS. With RT_TOTALS=FILE the totals are appended
+# there as "passed failed skipped".
 set -u
 
 # Reads a cmocka log: first line "passed failed skipped", then "F name" and "S name: reason".
@@ -15,10 +17,10 @@ count_cmocka() {
     awk '
         function done() { if (name == "") return
             if (state == "ok") ok++
-            else if (state == "skip") { skip++; list = list "S " name ": " (said == "" ? "no reason given" : said) "\n" }
+            else if (state == "skip") { skip++; list = list "S " name ": " said "\n" }
             else { bad++; list = list "F " name "\n" }
             name = "" }
-        /^\[ RUN      \]/ { done(); name = $4; state = "bad"; said = ""; next }
+        /^\[ RUN      \]/ { done(); name = $4; state = "bad"; said = "no reason given"; next }
         /^\[       OK \]/ { if (name != "") state = "ok"; next }
         /^\[  SKIPPED \]/ { if (name != "" && $4 == name) state = "skip"; next }
         /^\[==========\] .*run\.$/ { done(); next }
@@ -57,8 +59,8 @@ run_one() {
     fi
     case $program in /*) ;; *) [ $kind = script ] || { shift; set -- "./$program" "$@"; } ;; esac
     [ $kind = script ] && wrapper= || wrapper=$RT_WRAPPER
-    # In the background, so that Ctrl-C can be passed on: timeout(1) leads a process group of its own.
-    # shellcheck disable=SC2086
+    # In the background, so that Ctrl-C can be passed on: timeout(1) leads a process group of its
+    # own. shellcheck disable=SC2086
     timeout -k 10 "$RT_LIMIT" $wrapper "$@" >"$log" 2>&1 </dev/null &
     child=$!
     trap 'kill $child 2>/dev/null; exit 130' INT TERM HUP
@@ -114,7 +116,7 @@ while getopts j:t:w: option; do
         j) jobs=$OPTARG ;;
         t) RT_LIMIT=$OPTARG ;;
         w) RT_WRAPPER=$OPTARG ;;
-        *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
@@ -124,7 +126,8 @@ RT_DIR=$(mktemp -d "${TMPDIR:-/tmp}/tessera-tests.XXXXXX") || exit 1
 case $BUILD in /*) TESSERA=$BUILD/tessera ;; *) TESSERA=$PWD/$BUILD/tessera ;; esac
 export BUILD RT_DIR RT_LIMIT RT_WRAPPER TESSERA
 export TESSERA_SHARED="${TESSERA_SHARED:-../shared}"
-# Several tests share the cores: two threads each find races, a passive wait keeps them from spinning.
+# Several tests share the cores: two threads each find races, a passive wait keeps them from
+# spinning.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
@@ -151,7 +154,9 @@ if [ -s "$RT_DIR/skipped" ]; then
     echo
     echo "Skipped, and why:"
     # One line a reason, however many tests gave it.
-    awk '{ where = $1 " " $2; why = $0; sub(/^[^ ]+ [^ ]+ /, "", why); if (!(why in n)) { order[++k] = why; first[why] = where } n[why]++ }
+    awk '{ where = $1 " " $2; why = $0; sub(/^[^ ]+ [^ ]+ /, "", why)
+           if (!(why in n)) { order[++k] = why; first[why] = where }
+           n[why]++ }
          END { for (i = 1; i <= k; i++) { w = order[i]; sub(/:$/, "", first[w])
                printf "  %s%s: %s\n", first[w], (n[w] > 1 ? " and " n[w] - 1 " more" : ""), w } }' "$RT_DIR/skipped"
 fi

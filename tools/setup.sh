@@ -1,16 +1,18 @@
 #!/bin/sh
-# setup.sh [build | check | ci | dev]: installs the Debian packages that a set needs and does nothing when all are there.
+# setup.sh [build | check | ci | dev]: installs the Debian packages that a set needs and does
+# nothing when all are there.
 #
 #   build   what `make` needs: the compiler and the libraries            (the default)
 #   check   build, and what the tests need
 #   ci      check, and clang with its sanitizers                         (./check with CI=true)
 #   dev     ci, and valgrind and clang-format
 #
-# As root it installs; with sudo it asks sudo; otherwise it names the packages and the command. Looks at dpkg's own
-# records first: instant and without a network when nothing is missing.
+# As root it installs; with sudo it asks sudo; otherwise it names the packages and the command.
+# Looks at dpkg's own records first: instant and without a network when nothing is missing.
 set -eu
 
-build="gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev libzstd-dev libutf8proc-dev"
+build="gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev"
+build="$build libzstd-dev libutf8proc-dev"
 check="$build libcmocka-dev"
 ci="$check clang libclang-rt-dev libomp-dev"
 case ${1-build} in
@@ -18,7 +20,7 @@ case ${1-build} in
     check) want=$check ;;
     ci) want=$ci ;;
     dev) want="$ci valgrind clang-format" ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 
 # Not a Debian: the package names mean nothing here, but what they bring may well be there.
@@ -27,8 +29,9 @@ if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>
         pkg-config --exists jansson yaml-0.1 libxxhash zlib libzstd libutf8proc; then
         exit 0
     fi
-    echo "tessera: this system has no apt, and gcc, make, pkg-config or a library is missing. The packages that bring them on" >&2
-    echo "Debian are: $want. Install their counterparts here, then run make." >&2
+    echo "tessera: this system has no apt, and gcc, make, pkg-config or a library is missing." >&2
+    echo "On Debian these packages bring them: $want." >&2
+    echo "Install their counterparts here, then run make." >&2
     exit 1
 fi
 
@@ -56,7 +59,10 @@ echo "Installing $(echo "$missing" | wc -w) Debian packages: $missing"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 trap 'exit 130' INT TERM HUP
-run() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 "$@" >"$log" 2>&1; }
+run() {
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 "$@" \
+        >"$log" 2>&1
+}
 # Package lists may be old or absent: try, refresh, try again.
 # shellcheck disable=SC2086
 if ! run install -y --no-install-recommends $missing; then

@@ -17,8 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 static uint8_t *read_file(const char *path, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");
-    if (f == NULL)
-        return NULL;
+    if (f == NULL) return NULL;
     long end = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     uint8_t *data = end >= 0 ? malloc(end > 0 ? (size_t)end : 1) : NULL;
     rewind(f);
