@@ -75,7 +75,10 @@ $(BUILD)/src/cpu/%_avx512.o: ISA := $(AVX512)
 $(BUILD)/src/cpu/%_avx512_bf16.o: ISA := $(AVX512BF16)
 
 # Files that carry a configuration inside the program (.incbin) are rebuilt with it.
-$(filter %embed.o %embedded.o,$(LIB_OBJ)): $(CONFIGS)
+$(filter %embed.o %embedded.o,$(LIB_OBJ)): $(CONFIGS) $(BUILD)/configs.def
+$(BUILD)/configs.def: FORCE
+	@mkdir -p $(@D); i=0; for f in $(CONFIGS); do echo "EMBED($$i, \"$$f\")"; i=$$((i + 1)); done >$@.new; \
+		if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 # The compiler and its flags, as a file that changes only when they do.
 FLAG_LINE := $(subst ','\'',$(CC) $(CFLAGS) $(LDFLAGS))
