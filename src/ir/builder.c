@@ -258,6 +258,7 @@ ts_repeat *ts_repeat_begin(ts_builder *b, int64_t n, bool reverse, ts_value *con
     r->outer = b->region;
     r->n = n;
     r->reverse = reverse;
+    r->remat = b->remat;
     r->saved_before = b->before;
     r->region->user = r;
     for (int i = 0; i < n_carry && b->error.code == TS_OK; i++)
@@ -334,7 +335,7 @@ void ts_repeat_end(ts_builder *b, ts_repeat *r, ts_value *const *carry_out, ts_v
         return;
     }
     r->region->user = NULL;
-    ts_attr attr = {.repeat = {r->n, r->reverse, counts[0], counts[1], counts[2], n_stack}};
+    ts_attr attr = {.repeat = {r->n, r->reverse, counts[0], counts[1], counts[2], n_stack, (int64_t)r->remat}};
     ts_error err = {0};
     ts_node *n = ts__node_new(b->region, b->before, TS_OP_repeat, operand, r->region->n_arg, &attr, r->region, &err);
     if (!n) {

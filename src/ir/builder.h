@@ -4,6 +4,9 @@
 
 #include "ir/graph.h"
 
+/* Output of layers first, first + step, …: [count, …], or […] of layer first alone when count is 0. */
+typedef struct ts_hidden { ts_value *value; int first, step, count; } ts_hidden;
+
 typedef struct ts_scope { const char *path; struct ts_scope *up; } ts_scope;
 
 struct ts_builder {
@@ -19,7 +22,9 @@ struct ts_builder {
     ts_dtype compute;                    /* of activations and products */
     ts_remat remat;
     struct ts_layer_scope *layers;       /* set inside ts_layers (src/nn) */
-    struct ts_remat_map *remat_map;      /* how each repeat was asked to keep values (grad reads it) */
+    bool unroll_layers, keep_hidden;     /* ts_layers: no repeats; collect every layer's output */
+    struct ts_hidden *hidden;            /* what keep_hidden collected, in layer order */
+    int n_hidden, cap_hidden;
 };
 
 /* A repeat while its body is being built; region->user points to it. Operands are values of outer. */
@@ -27,6 +32,7 @@ struct ts_repeat {
     ts_region *region, *outer;
     int64_t n;
     bool reverse;
+    ts_remat remat;                      /* how a gradient keeps the body's values */
     ts_value **operand;                  /* [region->n_arg], by argument; NULL: filled in before end */
     uint8_t *role;                       /* [region->n_arg]: 0 carry, 1 xs, 2 const */
     int capacity;

@@ -190,3 +190,35 @@ int ts_graph_output_index(const ts_graph *g, const char *name)
         if (strcmp(g->output[i].name, name) == 0) return i;
     return -1;
 }
+
+/* ---- copies ---------------------------------------------------------------------------------------- */
+
+static ts_node *clone_node(ts_region *to, const ts_node *n, ts_error *err)
+{
+    ts_value *local[16], **in = local;
+    if (n->n_in > 16 && !(in = ts_arena_alloc(to->graph->arena, (size_t)n->n_in * sizeof *in))) return NULL;
+    for (int i = 0; i < n->n_in; i++) in[i] = n->in[i]->user;
+    ts_region *body = NULL;
+    if (n->body && !(body = ts__region_clone(n->body, to, err))) return NULL;
+    ts_node *c = ts__node_new(to, NULL, n->op, in, n->n_in, &n->attr, body, err);
+    if (!c) return NULL;
+    c->loc = n->loc;
+    c->scope = n->scope;
+    c->primal = n->primal;
+    c->backward = n->backward;
+    for (int i = 0; i < n->n_out; i++) n->out[i]->user = c->out[i];
+    return c;
+}
+
+ts_region *ts__region_clone(const ts_region *from, ts_region *parent, ts_error *err)
+{
+    ts_region *to = ts__region_new(from->graph, parent);
+    bool ok = to != NULL;
+    for (int i = 0; ok && i < from->n_arg; i++)
+        ok = (from->arg[i]->user = ts__region_add_arg(to, &from->arg[i]->type, NULL)) != NULL;
+    for (const ts_node *n = from->first; ok && n; n = n->next) ok = clone_node(to, n, err) != NULL;
+    for (int i = 0; ok && i < from->n_result; i++) ok = ts__region_add_result(to, from->result[i]->user);
+    if (ok) return to;
+    TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", from->graph->name);
+    return NULL;
+}

@@ -58,7 +58,7 @@ typedef union ts_attr {
     struct { ts_dims x_batch, y_batch, x_contract, y_contract; ts_dtype dtype; } dot;
     struct { int64_t no_grad_row; } take;
     struct { ts_shape rows; int64_t no_grad_row; } scatter;     /* rows: rank 1 */
-    struct { int64_t n; bool reverse; int64_t n_carry, n_xs, n_consts, n_stack; } repeat;
+    struct { int64_t n; bool reverse; int64_t n_carry, n_xs, n_consts, n_stack, remat; } repeat;   /* remat: ts_remat */
     struct { const char *axis; int64_t n, dim, dim2, shift; int reduce; } collective;   /* reduce: 0 sum, 1 max */
     struct { double eps; } rms_norm;
     struct { bool inverse; } rope;
@@ -151,6 +151,9 @@ ts_node *ts__node_new(ts_region *r, ts_node *before, ts_op op, ts_value *const *
 /* Adds one more result to a repeat (type: the result's own, stacked already) at position index. */
 ts_value *ts__repeat_add_result(ts_node *repeat, int index, const ts_type *type);
 void ts__node_remove(ts_node *n);
+/* A copy of a region and those below, with the same arguments and results; owner is not set. Uses the
+ * values' user pointers. NULL when memory is out. */
+ts_region *ts__region_clone(const ts_region *from, ts_region *parent, ts_error *err);
 void ts__replace_uses(ts_region *r, ts_value *from, ts_value *to);     /* both values of r */
 
 /* ---- shape rules (shape.c) ---------------------------------------------------------------------- */
