@@ -1,0 +1,153 @@
+/* train/config_path.c – paths of a configuration, looked at before anything is allocated or written:
+ * is it there, is it of the right kind, can it be read or written.
+ *
+ * Advice comes from what is really there: the file in a folder that was probably meant, the name next
+ * to a misspelt one. Contents are not opened here; whoever reads them reports on them (exit code 3).
+ */
+#include "train/config_internal.h"
+
+#include "base/file.h"
+
+#include <unistd.h>
+
+/* gs://bucket/… and the like: programs on a cluster pass them, nothing here reads them. */
+static bool is_address(ts_loading *l, int k, const char *path)
+{
+    if (!strstr(path, "://")) return false;
+    ts__key_problem(l, k, "is an object store's address; mount the bucket (gcsfuse) and give the folder's path");
+    return true;
+}
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), m = strlen(suffix);
+    return n > m && !strcmp(name + n - m, suffix);
+}
+
+/* The first data file in a folder, or NULL. */
+static const char *file_inside(ts_loading *l, const char *folder)
+{
+    static const char *const suffixes[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".bin"};
+    char **names = NULL;
+    size_t n = 0;
+    const char *found = NULL;
+    if (ts_list_folder(folder, &names, &n, NULL) != TS_OK) return NULL;
+    for (size_t s = 0; s < sizeof suffixes / sizeof *suffixes && !found; s++)
+        for (size_t i = 0; i < n && !found; i++)
+            if (has_suffix(names[i], suffixes[s])) found = ts_arena_strdup(l->arena, names[i]);
+    ts_names_free(names, n);
+    return found;
+}
+
+/* The name beside path that resembles its last part, or NULL. */
+static const char *neighbour(ts_loading *l, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *folder = slash == path ? "/" : slash ? ts_arena_strndup(l->arena, path, (size_t)(slash - path)) : ".";
+    char **names = NULL;
+    size_t n = 0;
+    if (!folder || !*name || strlen(name) > 100 || ts_path_kind_of(folder) != TS_PATH_FOLDER) return NULL;
+    if (ts_list_folder(folder, &names, &n, NULL) != TS_OK) return NULL;
+    const char *near = n <= 1000 ? ts_nearest_word(name, (const char *const *)names, n) : NULL;
+    if (near) near = ts_arena_printf(l->arena, "%.*s%s", (int)(name - path), path, near);
+    ts_names_free(names, n);
+    return near;
+}
+
+static void check_missing(ts_loading *l, int k, const char *path)
+{
+    const char *near = neighbour(l, path);
+    if (near) ts__key_problem(l, k, "%.200s does not exist; did you mean %.200s?", path, near);
+    else ts__key_problem(l, k, "%.200s does not exist", path);
+}
+
+static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
+{
+    for (size_t i = 0; i < paths->n && !l->bad[k]; i++) {
+        const char *path = paths->item[i];
+        if (!*path) {
+            ts__key_problem(l, k, "has an empty name; expected FILE[,FILE…]");
+            continue;
+        }
+        if (is_address(l, k, path)) continue;
+        ts_path_kind kind = ts_path_kind_of(path);
+        const char *inside = kind == TS_PATH_FOLDER ? file_inside(l, path) : NULL;
+        bool slash = path[strlen(path) - 1] == '/';
+        if (inside)
+            ts__key_problem(l, k, "%.200s is a folder; expected .jsonl, .txt or .bin (it holds %.200s%s%s)", path, path, slash ? "" : "/", inside);
+        else if (kind == TS_PATH_FOLDER)
+            ts__key_problem(l, k, "%.200s is a folder; expected a .jsonl, .txt or .bin file", path);
+        else if (kind == TS_PATH_NONE) check_missing(l, k, path);
+        else if (kind == TS_PATH_OTHER) ts__key_problem(l, k, "%.200s is a device or pipe; expected a file", path);
+        else if (access(path, R_OK)) ts__key_problem(l, k, "%.200s may not be read by this user; change its permissions", path);
+    }
+}
+
+/* A model or checkpoint: a folder with a file that says which it is. */
+static void check_weights(ts_loading *l, int k, const char *path)
+{
+    static const char *const marks[] = {"config.json", "manifest.json"};
+    bool architecture = k == TS_K_model_path, state = k == TS_K_load_full_state_path, found = false;
+    const char *expected = architecture ? "a Hugging Face folder (with config.json)"
+                           : state      ? "a checkpoint step (with manifest.json)"
+                                        : "a checkpoint step (with manifest.json) or a Hugging Face folder (with config.json)";
+    if (!*path || l->bad[k] || is_address(l, k, path)) return;
+    ts_path_kind kind = ts_path_kind_of(path);
+    if (kind == TS_PATH_NONE) {
+        check_missing(l, k, path);
+        return;
+    }
+    if (has_suffix(path, ".gguf")) {
+        ts__key_problem(l, k, "GGUF files are not read by this version; expected %s", expected);
+        return;
+    }
+    if (kind != TS_PATH_FOLDER) {
+        ts__key_problem(l, k, "is not a folder; expected %s", expected);
+        return;
+    }
+    for (int i = state; i < (architecture ? 1 : 2); i++) {
+        char *file = ts_path_join(path, marks[i]);
+        found = found || (file && ts_path_kind_of(file) == TS_PATH_FILE);
+        ts_free(file);
+    }
+    if (!found) ts__key_problem(l, k, "expected %s", expected);
+}
+
+/* The run's folder can be made: its deepest parent that exists is a folder that may be written. */
+static void check_output(ts_loading *l)
+{
+    const int k = TS_K_base_output_directory;
+    if (l->bad[k] || is_address(l, k, l->c->base_output_directory)) return;
+    char *path = ts_strdup(l->c->run_folder);
+    if (!path) {
+        l->out_of_memory = true;
+        return;
+    }
+    for (ts_path_kind kind; (kind = ts_path_kind_of(path)) != TS_PATH_FOLDER;) {
+        char *slash = strrchr(path, '/');          /* run_folder always has one */
+        if (kind != TS_PATH_NONE) {
+            ts__key_problem(l, k, "%.200s is a file; the run needs a folder there", path);
+            break;
+        }
+        if (slash > path) *slash = 0;
+        else memcpy(path, slash ? "/" : ".", 2);          /* a path has two bytes at least, with its end */
+    }
+    if (!l->bad[k] && access(path, W_OK | X_OK))
+        ts__key_problem(l, k, "%.200s may not be written by this user, or is read-only; choose another folder", path);
+    ts_free(path);
+}
+
+void ts__config_check_paths(ts_loading *l)
+{
+    const ts_config *c = l->c;
+    if (c->dataset != TS_DATA_SYNTHETIC) {
+        check_data_files(l, TS_K_dataset_path, &c->dataset_path);
+        check_data_files(l, TS_K_eval_dataset_path, &c->eval_dataset_path);
+    }
+    check_weights(l, TS_K_model_path, c->model_path);
+    check_weights(l, TS_K_load_parameters_path, c->load_parameters_path);
+    check_weights(l, TS_K_load_full_state_path, c->load_full_state_path);
+    check_output(l);
+    if (*c->metrics_file && ts_path_kind_of(c->metrics_file) == TS_PATH_FOLDER)
+        ts__key_problem(l, TS_K_metrics_file, "is a folder; expected the name of a file");
+}
