@@ -37,6 +37,7 @@ typedef struct ts_forward_inputs {
 } ts_forward_inputs;
 
 typedef struct ts_forward {
+    ts_value *embed;                     /* what the first layer gets [B,S,E] */
     ts_value *stream;                    /* last norm's output [B,S,E] */
     ts_value *head;                      /* head weight [V,E] */
     double softcap;                      /* of the logits; 0 = off */
