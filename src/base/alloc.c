@@ -13,7 +13,7 @@
 enum { ALIGNMENT = 64 };
 
 static atomic_uint_fast64_t calls;
-static atomic_uint_fast64_t fail_at;      /* absolute number of the call that fails; 0 = never */
+static atomic_uint_fast64_t fail_at; /* absolute number of the call that fails; 0 = never */
 
 uint64_t ts_alloc_count(void)
 {
@@ -43,7 +43,7 @@ void *ts_alloc_zero(size_t bytes)
 void *ts_realloc(void *p, size_t old_bytes, size_t bytes)
 {
     void *q = ts_alloc(bytes);
-    if (!q) return NULL;                  /* p stays valid, as with realloc */
+    if (!q) return NULL; /* p stays valid, as with realloc */
     if (p) memcpy(q, p, old_bytes < bytes ? old_bytes : bytes);
     ts_free(p);
     return q;

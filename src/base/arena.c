@@ -19,9 +19,9 @@ struct block {
 };
 
 struct ts_arena {
-    block *current;          /* the block that is being filled; the list of all of them */
+    block *current; /* the block that is being filled; the list of all of them */
     size_t next_capacity;
-    size_t bytes;            /* held from the allocator */
+    size_t bytes; /* held from the allocator */
 };
 
 ts_arena *ts_arena_new(void)
@@ -68,7 +68,7 @@ void *ts_arena_alloc(ts_arena *a, size_t bytes)
         b = block_new(a, n);
         if (!b) return NULL;
         b->used = n;
-        if (a->current) {            /* behind the current block, which still has room */
+        if (a->current) { /* behind the current block, which still has room */
             b->next = a->current->next;
             a->current->next = b;
         } else {
@@ -91,7 +91,7 @@ char *ts_arena_strndup(ts_arena *a, const char *s, size_t n)
     if (ts_add_size(n, 1, &bytes)) return NULL;
     char *copy = ts_arena_alloc(a, bytes);
     if (copy && n) memcpy(copy, s, n);
-    return copy;                     /* zeroed: terminated */
+    return copy; /* zeroed: terminated */
 }
 
 char *ts_arena_strdup(ts_arena *a, const char *s)

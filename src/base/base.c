@@ -14,9 +14,22 @@
 const char *ts_status_name(ts_status code)
 {
     static const char *const names[] = {
-        "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-        "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-        "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
     };
     size_t i = (size_t)code;
     return i < sizeof names / sizeof names[0] ? names[i] : "UNKNOWN";
@@ -25,27 +38,19 @@ const char *ts_status_name(ts_status code)
 int ts_status_exit_code(ts_status code)
 {
     switch (code) {
-    case TS_OK:
-        return 0;
+    case TS_OK: return 0;
     case TS_INVALID_ARGUMENT:
     case TS_NOT_FOUND:
     case TS_PERMISSION_DENIED:
     case TS_ALREADY_EXISTS:
     case TS_FAILED_PRECONDITION:
-    case TS_OUT_OF_RANGE:
-        return 2;
-    case TS_DATA_LOSS:
-        return 3;
-    case TS_UNAVAILABLE:
-        return 4;
-    case TS_DEADLINE_EXCEEDED:
-        return 5;
-    case TS_ABORTED:
-        return 6;
-    case TS_CANCELLED:
-        return 130;
-    default:
-        return 1;
+    case TS_OUT_OF_RANGE: return 2;
+    case TS_DATA_LOSS: return 3;
+    case TS_UNAVAILABLE: return 4;
+    case TS_DEADLINE_EXCEEDED: return 5;
+    case TS_ABORTED: return 6;
+    case TS_CANCELLED: return 130;
+    default: return 1;
     }
 }
 

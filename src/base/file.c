@@ -45,59 +45,44 @@ bool ts__file_fault(unsigned op, int *e)
 ts_status ts__errno_status(int e)
 {
     switch (e) {
-    case ENOENT:
-        return TS_NOT_FOUND;
+    case ENOENT: return TS_NOT_FOUND;
     case EACCES:
     case EPERM:
-    case EROFS:
-        return TS_PERMISSION_DENIED;
+    case EROFS: return TS_PERMISSION_DENIED;
     case EEXIST:
-    case ENOTEMPTY:
-        return TS_ALREADY_EXISTS;
+    case ENOTEMPTY: return TS_ALREADY_EXISTS;
     case EISDIR:
     case ENOTDIR:
     case ENAMETOOLONG:
     case ELOOP:
-    case EINVAL:
-        return TS_INVALID_ARGUMENT;
+    case EINVAL: return TS_INVALID_ARGUMENT;
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
     case ENOMEM:
     case EMFILE:
-    case ENFILE:
-        return TS_RESOURCE_EXHAUSTED;
-    default:
-        return TS_UNKNOWN;
+    case ENFILE: return TS_RESOURCE_EXHAUSTED;
+    default: return TS_UNKNOWN;
     }
 }
 
 const char *ts__errno_words(int e)
 {
     switch (e) {
-    case ENOENT:
-        return "does not exist";
+    case ENOENT: return "does not exist";
     case EACCES:
-    case EPERM:
-        return "permission denied";
-    case EROFS:
-        return "the file system is read-only";
-    case ENOSPC:
-        return "no space left on the disk; free some, or choose another folder";
-    case EDQUOT:
-        return "the disk quota is used up";
-    case ENOTDIR:
-        return "a part of the path is a file; expected a folder";
-    case EISDIR:
-        return "is a folder; expected a file";
-    case EIO:
-        return "input/output error of the disk";
-    default:
-        return strerror(e);
+    case EPERM: return "permission denied";
+    case EROFS: return "the file system is read-only";
+    case ENOSPC: return "no space left on the disk; free some, or choose another folder";
+    case EDQUOT: return "the disk quota is used up";
+    case ENOTDIR: return "a part of the path is a file; expected a folder";
+    case EISDIR: return "is a folder; expected a file";
+    case EIO: return "input/output error of the disk";
+    default: return strerror(e);
     }
 }
 
-#define FILE_ERROR(err, e, path, what) \
+#define FILE_ERROR(err, e, path, what)                                                             \
     TS_ERROR((err), ts__errno_status(e), "%s: %s: %s", (path), (what), ts__errno_words(e))
 
 /* ---- paths -------------------------------------------------------------------------------------- */
@@ -135,8 +120,7 @@ ts_status ts__open(const char *path, int flags, int mode, int *fd, ts_error *err
 {
     int e;
     if (ts__file_fault(TS_FAULT_OPEN, &e)) return FILE_ERROR(err, e ? e : EIO, path, "cannot open");
-    do
-        *fd = open(path, flags | O_CLOEXEC, mode);
+    do *fd = open(path, flags | O_CLOEXEC, mode);
     while (*fd < 0 && errno == EINTR);
     return *fd < 0 ? FILE_ERROR(err, errno, path, "cannot open") : TS_OK;
 }
@@ -154,7 +138,8 @@ ts_status ts_file_open(const char *path, ts_file **out, ts_error *err)
     else if (S_ISDIR(st.st_mode))
         status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: is a folder; expected a file", path);
     else if (!S_ISREG(st.st_mode))
-        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: is a device or pipe; expected a file", path);
+        status =
+            TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: is a device or pipe; expected a file", path);
     ts_file *f = status == TS_OK ? ts_alloc_zero(sizeof *f) : NULL;
     char *copy = f ? ts_strdup(path) : NULL;
     if (!copy) {
@@ -185,24 +170,27 @@ ts_status ts_file_read_at(ts_file *f, uint64_t offset, void *to, size_t n, ts_er
     char *at = to;
     size_t left = n;
     if (offset > INT64_MAX || n > INT64_MAX - offset)
-        return TS_ERROR(err, TS_OUT_OF_RANGE, "%s: cannot read %zu bytes at offset %llu", f->path, n,
-                        (unsigned long long)offset);
+        return TS_ERROR(err, TS_OUT_OF_RANGE, "%s: cannot read %zu bytes at offset %llu", f->path,
+                        n, (unsigned long long)offset);
     while (left > 0) {
         size_t ask = left < CALL_BYTES ? left : CALL_BYTES;
         int e = 0;
         bool fault = ts__file_fault(TS_FAULT_READ, &e);
         ssize_t got = 0;
-        if (!fault) got = pread(f->fd, at, ask, (off_t)offset);
-        else if (e) got = -1;
+        if (!fault)
+            got = pread(f->fd, at, ask, (off_t)offset);
+        else if (e)
+            got = -1;
         if (got < 0 && !fault) e = errno;
         if (got < 0 && e == EINTR && !fault) continue;
         if (got < 0)
-            return TS_ERROR(err, TS_DATA_LOSS, "%s: cannot read %zu bytes at offset %llu: %s", f->path,
-                            ask, (unsigned long long)offset, ts__errno_words(e));
+            return TS_ERROR(err, TS_DATA_LOSS, "%s: cannot read %zu bytes at offset %llu: %s",
+                            f->path, ask, (unsigned long long)offset, ts__errno_words(e));
         if (got == 0)
-            return TS_ERROR(err, TS_DATA_LOSS, "%s: ends at byte %llu; expected %zu more bytes (the file "
-                            "was cut, or changed while it was read)", f->path,
-                            (unsigned long long)offset, left);
+            return TS_ERROR(err, TS_DATA_LOSS,
+                            "%s: ends at byte %llu; expected %zu more bytes (the file "
+                            "was cut, or changed while it was read)",
+                            f->path, (unsigned long long)offset, left);
         at += got;
         left -= (size_t)got;
         offset += (uint64_t)got;
@@ -218,7 +206,8 @@ void ts_file_close(ts_file *f)
     ts_free(f);
 }
 
-ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size_t *n, ts_error *err)
+ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size_t *n,
+                           ts_error *err)
 {
     *data = NULL;
     *n = 0;
@@ -227,8 +216,8 @@ ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size
     ts_status status;
     char *text = NULL;
     if (f->size > max_bytes || f->size >= SIZE_MAX) {
-        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: has %llu bytes; expected at most %zu", path,
-                          (unsigned long long)f->size, max_bytes);
+        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: has %llu bytes; expected at most %zu",
+                          path, (unsigned long long)f->size, max_bytes);
     } else if (!(text = ts_alloc((size_t)f->size + 1))) {
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory for %llu bytes", path,
                           (unsigned long long)f->size);
@@ -251,9 +240,9 @@ ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size
 struct ts_writer {
     int fd;
     char *path;
-    char *buffer;            /* BUFFER_BYTES */
+    char *buffer; /* BUFFER_BYTES */
     size_t filled;
-    ts_error first;          /* the first failure; everything after it reports it again */
+    ts_error first; /* the first failure; everything after it reports it again */
 };
 
 static ts_status again(const ts_writer *w, ts_error *err)

@@ -62,17 +62,20 @@ ts_status ts_sync_folder(const char *path, ts_error *err)
     /* Some file systems cannot sync a folder and say EINVAL; there is nothing more to ask of them. */
     if (!fault && e == EINVAL) e = 0;
     if (e == 0) return TS_OK;
-    return TS_ERROR(err, ts__errno_status(e), "%s: cannot make the folder durable (fsync): %s", path,
-                    ts__errno_words(e));
+    return TS_ERROR(err, ts__errno_status(e), "%s: cannot make the folder durable (fsync): %s",
+                    path, ts__errno_words(e));
 }
 
 ts_status ts_rename(const char *from, const char *to, ts_error *err)
 {
     int e = 0;
-    if (ts__file_fault(TS_FAULT_RENAME, &e)) e = e ? e : EIO;
-    else if (rename(from, to) != 0) e = errno;
+    if (ts__file_fault(TS_FAULT_RENAME, &e))
+        e = e ? e : EIO;
+    else if (rename(from, to) != 0)
+        e = errno;
     if (e == 0) return TS_OK;
-    return TS_ERROR(err, ts__errno_status(e), "%s: cannot rename to %s: %s", from, to, ts__errno_words(e));
+    return TS_ERROR(err, ts__errno_status(e), "%s: cannot rename to %s: %s", from, to,
+                    ts__errno_words(e));
 }
 
 /* Empties the folder behind fd (and closes it); 0 or an errno. */
@@ -172,7 +175,8 @@ ts_status ts_list_folder(const char *path, char ***names, size_t *n, ts_error *e
     ts_names_free(*names, *n);
     *names = NULL;
     *n = 0;
-    if (!complete) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory for its names", path);
+    if (!complete)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory for its names", path);
     return TS_ERROR(err, ts__errno_status(e), "%s: cannot list: %s", path, ts__errno_words(e));
 }
 

@@ -38,22 +38,26 @@ static position position_of(const char *text, size_t offset)
 }
 
 /* Depth by counting brackets outside strings. Malformed text is left to the parser. */
-static ts_status check_depth(const char *text, size_t n, int max_depth, const char *name, ts_error *err)
+static ts_status check_depth(const char *text, size_t n, int max_depth, const char *name,
+                             ts_error *err)
 {
     int depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
         char c = text[i];
         if (in_string) {
-            if (c == '\\') i++;
-            else if (c == '"') in_string = false;
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
         } else if (c == '"') {
             in_string = true;
         } else if (c == '[' || c == '{') {
             if (++depth > max_depth) {
                 position p = position_of(text, i);
-                return TS_ERROR(err, TS_DATA_LOSS, "%s:%zu:%zu: JSON is nested deeper than %d levels",
-                                name, p.line, p.column, max_depth);
+                return TS_ERROR(err, TS_DATA_LOSS,
+                                "%s:%zu:%zu: JSON is nested deeper than %d levels", name, p.line,
+                                p.column, max_depth);
             }
         } else if (c == ']' || c == '}') {
             depth--;
@@ -62,15 +66,18 @@ static ts_status check_depth(const char *text, size_t n, int max_depth, const ch
     return TS_OK;
 }
 
-ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *name, json_t **out, ts_error *err)
+ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *name, json_t **out,
+                        ts_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, use_our_allocator);
     TS_ASSERT(max_depth > 0 && max_depth < JANSSON_DEPTH);
     *out = NULL;
     if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        return TS_ERROR(err, TS_DATA_LOSS, "%s:1:1: starts with a byte order mark; expected JSON "
-                        "without one", name);
+        return TS_ERROR(err, TS_DATA_LOSS,
+                        "%s:1:1: starts with a byte order mark; expected JSON "
+                        "without one",
+                        name);
     size_t blank = 0;
     while (blank < n && strchr(" \t\r\n", text[blank]) && text[blank]) blank++;
     if (blank == n) return TS_ERROR(err, TS_DATA_LOSS, "%s: is empty; expected JSON", name);
@@ -79,15 +86,19 @@ ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *n
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (!root) {
         if (json_error_code(&e) == json_error_out_of_memory)
-            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory while parsing %zu bytes of "
-                            "JSON", name, n);
-        return TS_ERROR(err, TS_DATA_LOSS, "%s:%d:%d: not valid JSON: %s", name, e.line, e.column, e.text);
+            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                            "%s: out of memory while parsing %zu bytes of "
+                            "JSON",
+                            name, n);
+        return TS_ERROR(err, TS_DATA_LOSS, "%s:%d:%d: not valid JSON: %s", name, e.line, e.column,
+                        e.text);
     }
     *out = root;
     return TS_OK;
 }
 
-ts_status ts_json_read(const char *path, size_t max_bytes, int max_depth, json_t **out, ts_error *err)
+ts_status ts_json_read(const char *path, size_t max_bytes, int max_depth, json_t **out,
+                       ts_error *err)
 {
     char *text;
     size_t n;

@@ -20,9 +20,9 @@ enum { MAX_DEPTH = 64, NUMBER_MAX = 64 };
 /* One open list or map: a growing array of children, copied into the arena at its end. */
 typedef struct frame {
     ts_yaml *node;
-    ts_yaml **child;         /* owns, until the end of the node */
+    ts_yaml **child; /* owns, until the end of the node */
     size_t capacity;
-    const char *key;         /* map: the key whose value comes next; NULL = a key comes next */
+    const char *key; /* map: the key whose value comes next; NULL = a key comes next */
     int key_line;
 } frame;
 
@@ -31,7 +31,7 @@ typedef struct reader {
     ts_arena *arena;
     ts_error *err;
     frame stack[MAX_DEPTH];
-    int depth;               /* open frames */
+    int depth; /* open frames */
     ts_yaml *root;
     int documents;
 } reader;
@@ -91,7 +91,8 @@ static ts_status take_scalar(reader *r, const yaml_event_t *e, int line)
     const char *text = (const char *)e->data.scalar.value;
     size_t n = e->data.scalar.length;
     bool plain = e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    if (e->data.scalar.anchor) return refuse(r, line, "anchors (&name) are not supported; write the value out");
+    if (e->data.scalar.anchor)
+        return refuse(r, line, "anchors (&name) are not supported; write the value out");
     if (e->data.scalar.tag || (plain && !e->data.scalar.plain_implicit))
         return refuse(r, line, "tags (!name) are not supported; write the value alone");
     if (memchr(text, '\0', n)) return refuse(r, line, "a string contains a NUL byte");
@@ -140,8 +141,8 @@ static ts_status check_duplicates(reader *r, frame *f)
     for (size_t i = 1; i < n && status == TS_OK; i++)
         if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0)
             status = TS_ERROR(r->err, TS_INVALID_ARGUMENT,
-                              "%s:%d: the key \"%.200s\" occurs twice (first on line %d); keep one", r->name,
-                              sorted[i]->line, sorted[i]->key, sorted[i - 1]->line);
+                              "%s:%d: the key \"%.200s\" occurs twice (first on line %d); keep one",
+                              r->name, sorted[i]->line, sorted[i]->key, sorted[i - 1]->line);
     ts_free(sorted);
     return status;
 }
@@ -170,17 +171,16 @@ static ts_status take_event(reader *r, const yaml_event_t *e)
         return TS_OK;
     case YAML_ALIAS_EVENT:
         return refuse(r, line, "aliases (*name) are not supported; write the value out");
-    case YAML_SCALAR_EVENT:
-        return take_scalar(r, e, line);
+    case YAML_SCALAR_EVENT: return take_scalar(r, e, line);
     case YAML_SEQUENCE_START_EVENT:
-        return open_node(r, TS_YAML_LIST, e->data.sequence_start.anchor, e->data.sequence_start.tag, line);
+        return open_node(r, TS_YAML_LIST, e->data.sequence_start.anchor, e->data.sequence_start.tag,
+                         line);
     case YAML_MAPPING_START_EVENT:
-        return open_node(r, TS_YAML_MAP, e->data.mapping_start.anchor, e->data.mapping_start.tag, line);
+        return open_node(r, TS_YAML_MAP, e->data.mapping_start.anchor, e->data.mapping_start.tag,
+                         line);
     case YAML_SEQUENCE_END_EVENT:
-    case YAML_MAPPING_END_EVENT:
-        return close_node(r);
-    default:
-        return TS_OK;
+    case YAML_MAPPING_END_EVENT: return close_node(r);
+    default: return TS_OK;
     }
 }
 
@@ -190,10 +190,11 @@ static ts_status read_events(reader *r, yaml_parser_t *parser)
         yaml_event_t event;
         if (!yaml_parser_parse(parser, &event)) {
             if (parser->error == YAML_MEMORY_ERROR) return out_of_memory(r);
-            int line = (int)(parser->error == YAML_READER_ERROR ? parser->mark.line : parser->problem_mark.line);
-            return TS_ERROR(r->err, TS_INVALID_ARGUMENT, "%s:%d: not valid YAML: %s%s%s", r->name, line + 1,
-                            parser->problem ? parser->problem : "unreadable", parser->context ? " " : "",
-                            parser->context ? parser->context : "");
+            int line = (int)(parser->error == YAML_READER_ERROR ? parser->mark.line
+                                                                : parser->problem_mark.line);
+            return TS_ERROR(r->err, TS_INVALID_ARGUMENT, "%s:%d: not valid YAML: %s%s%s", r->name,
+                            line + 1, parser->problem ? parser->problem : "unreadable",
+                            parser->context ? " " : "", parser->context ? parser->context : "");
         }
         done = event.type == YAML_STREAM_END_EVENT;
         ts_status status = take_event(r, &event);
@@ -203,7 +204,8 @@ static ts_status read_events(reader *r, yaml_parser_t *parser)
     return TS_OK;
 }
 
-ts_status ts_yaml_parse(const char *text, size_t n, const char *name, ts_arena *arena, const ts_yaml **out, ts_error *err)
+ts_status ts_yaml_parse(const char *text, size_t n, const char *name, ts_arena *arena,
+                        const ts_yaml **out, ts_error *err)
 {
     *out = NULL;
     yaml_parser_t parser;
@@ -256,8 +258,10 @@ bool ts_yaml_is_null(const ts_yaml *v)
 
 bool ts_yaml_as_bool(const ts_yaml *v, bool *out)
 {
-    static const char *const yes[] = {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", NULL};
-    static const char *const no[] = {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF", NULL};
+    static const char *const yes[] = {"yes",  "Yes", "YES", "true", "True",
+                                      "TRUE", "on",  "On",  "ON",   NULL};
+    static const char *const no[] = {"no",    "No",  "NO",  "false", "False",
+                                     "FALSE", "off", "Off", "OFF",   NULL};
     if (!is_plain(v)) return false;
     if (is_one_of(v->text, yes)) return *out = true, true;
     if (is_one_of(v->text, no)) return *out = false, true;
@@ -297,8 +301,9 @@ bool ts_yaml_as_i64(const ts_yaml *v, int64_t *out)
     uint64_t limit = (uint64_t)INT64_MAX + (negative ? 1 : 0), value = 0;
     for (; *digits; digits++) {
         uint64_t digit = (uint64_t)(isdigit((unsigned char)*digits) ? *digits - '0'
-                                    : isxdigit((unsigned char)*digits) ? tolower((unsigned char)*digits) - 'a' + 10
-                                                                       : 99);
+                                    : isxdigit((unsigned char)*digits)
+                                        ? tolower((unsigned char)*digits) - 'a' + 10
+                                        : 99);
         if (digit >= base || value > (limit - digit) / base) return false;
         value = value * base + digit;
     }
@@ -336,7 +341,8 @@ bool ts_yaml_as_f64(const ts_yaml *v, double *out)
     if (!is_plain(v) || v->text[0] == '_') return false;
     if (ts_yaml_as_i64(v, &integer)) return *out = (double)integer, true;
     bool sign = v->text[0] == '-' || v->text[0] == '+';
-    if (is_one_of(v->text + sign, infinities)) return *out = v->text[0] == '-' ? -INFINITY : INFINITY, true;
+    if (is_one_of(v->text + sign, infinities))
+        return *out = v->text[0] == '-' ? -INFINITY : INFINITY, true;
     if (is_one_of(v->text, nans)) return *out = NAN, true;
     if (!without_underscores(v->text, text) || !is_decimal(text)) return false;
     *out = strtod(text, NULL);

@@ -29,14 +29,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     json_t *j;
     ts_error err = {0};
-    if (ts_json_parse((const char *)data, n, 64, "fuzz", &j, &err) == TS_OK) json_decref(j);
-    else TS_ASSERT(err.code != TS_OK && err.msg[0]);
+    if (ts_json_parse((const char *)data, n, 64, "fuzz", &j, &err) == TS_OK)
+        json_decref(j);
+    else
+        TS_ASSERT(err.code != TS_OK && err.msg[0]);
     ts_arena *a = ts_arena_new();
     const ts_yaml *y;
     err = (ts_error){0};
     if (!a) return 0;
-    if (ts_yaml_parse((const char *)data, n, "fuzz", a, &y, &err) == TS_OK) ask_every_type(y);
-    else TS_ASSERT(err.code != TS_OK && err.msg[0]);
+    if (ts_yaml_parse((const char *)data, n, "fuzz", a, &y, &err) == TS_OK)
+        ask_every_type(y);
+    else
+        TS_ASSERT(err.code != TS_OK && err.msg[0]);
     ts_arena_free(a);
     return 0;
 }

@@ -154,7 +154,7 @@ static void test_bf16(void **state)
 {
     (void)state;
     assert_int_equal(ts_bf16_from_f32(1.0f), 0x3f80);
-    assert_int_equal(ts_bf16_from_f32(1.00390625f), 0x3f80);      /* half way: to even */
+    assert_int_equal(ts_bf16_from_f32(1.00390625f), 0x3f80); /* half way: to even */
     assert_int_equal(ts_bf16_from_f32(1.01171875f), 0x3f82);
     assert_int_equal(ts_bf16_from_f32(3.4e38f), 0x7f80);
     assert_int_equal(ts_bf16_from_f32(-INFINITY), 0xff80);
@@ -191,10 +191,14 @@ static void test_log(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exit_codes),  cmocka_unit_test(test_error_keeps_the_first),
-        cmocka_unit_test(test_error_never_overflows), cmocka_unit_test(test_alloc),
-        cmocka_unit_test(test_arena),       cmocka_unit_test(test_string),
-        cmocka_unit_test(test_nearest_word), cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_error_keeps_the_first),
+        cmocka_unit_test(test_error_never_overflows),
+        cmocka_unit_test(test_alloc),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_string),
+        cmocka_unit_test(test_nearest_word),
+        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_log),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);

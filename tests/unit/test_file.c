@@ -50,7 +50,8 @@ static void put(const char *path, const void *data, size_t n)
 
 static void expect(ts_status status, ts_status want, const ts_error *err, const char *part)
 {
-    if (status != want || !strstr(err->msg, part)) print_message("got %d: %s\n", (int)status, err->msg);
+    if (status != want || !strstr(err->msg, part))
+        print_message("got %d: %s\n", (int)status, err->msg);
     assert_int_equal(status, want);
     assert_int_equal(err->code, want);
     assert_non_null(strstr(err->msg, part));
@@ -118,12 +119,14 @@ static void test_read_all(void **state)
     assert_int_equal(ts_file_read_all(in_root("empty"), 0, &data, &n, &err), TS_OK);
     assert_string_equal(data, "");
     ts_free(data);
-    expect(ts_file_read_all(in_root("abc"), 2, &data, &n, &err), TS_INVALID_ARGUMENT, &err, "at most 2");
+    expect(ts_file_read_all(in_root("abc"), 2, &data, &n, &err), TS_INVALID_ARGUMENT, &err,
+           "at most 2");
     assert_null(data);
     for (uint64_t nth = 1; nth <= 3; nth++) {
         err = (ts_error){0};
         ts_alloc_fail_at(nth);
-        expect(ts_file_read_all(in_root("abc"), 9, &data, &n, &err), TS_RESOURCE_EXHAUSTED, &err, "memory");
+        expect(ts_file_read_all(in_root("abc"), 9, &data, &n, &err), TS_RESOURCE_EXHAUSTED, &err,
+               "memory");
     }
     ts_alloc_fail_at(0);
 }
@@ -137,7 +140,7 @@ static void test_writer(void **state)
     char *big = ts_alloc(n), *back;
     for (size_t i = 0; i < n; i++) big[i] = (char)(i * 7 + i / 251);
     assert_int_equal(ts_writer_open(in_root("w"), false, &w, &err), TS_OK);
-    ts_file_fault(TS_FAULT_WRITE, 1, 0);                  /* a short write is completed */
+    ts_file_fault(TS_FAULT_WRITE, 1, 0); /* a short write is completed */
     for (size_t at = 0; at < n;) {
         size_t part = at % 3 ? 70001 : 300;
         if (part > n - at) part = n - at;
@@ -180,7 +183,8 @@ static void test_writer_failures_stick(void **state)
     for (uint64_t nth = 1; nth <= 3; nth++) {
         ts_alloc_fail_at(nth);
         err = (ts_error){0};
-        expect(ts_writer_open(in_root("x"), false, &w, &err), TS_RESOURCE_EXHAUSTED, &err, "memory");
+        expect(ts_writer_open(in_root("x"), false, &w, &err), TS_RESOURCE_EXHAUSTED, &err,
+               "memory");
     }
     ts_alloc_fail_at(0);
     ts_free(big);
@@ -201,7 +205,8 @@ static void test_folders(void **state)
     assert_int_equal(ts_path_kind_of(in_root("a/b/c")), TS_PATH_FOLDER);
     assert_int_equal(ts_path_kind_of(in_root("zzz")), TS_PATH_NONE);
     put(in_root("a/file"), "x", 1);
-    expect(ts_make_folders(in_root("a/file/x"), &err), TS_INVALID_ARGUMENT, &err, "is a file; expected a folder");
+    expect(ts_make_folders(in_root("a/file/x"), &err), TS_INVALID_ARGUMENT, &err,
+           "is a file; expected a folder");
     err = (ts_error){0};
     expect(ts_make_folders("", &err), TS_INVALID_ARGUMENT, &err, "empty");
     err = (ts_error){0};
@@ -224,7 +229,8 @@ static void test_folders(void **state)
     for (uint64_t nth = 1; nth <= 4; nth++) {
         err = (ts_error){0};
         ts_alloc_fail_at(nth);
-        expect(ts_list_folder(in_root("a"), &names, &n, &err), TS_RESOURCE_EXHAUSTED, &err, "memory");
+        expect(ts_list_folder(in_root("a"), &names, &n, &err), TS_RESOURCE_EXHAUSTED, &err,
+               "memory");
     }
     ts_alloc_fail_at(0);
     err = (ts_error){0};
@@ -257,7 +263,8 @@ static void test_remove_never_follows(void **state)
 static void test_join(void **state)
 {
     (void)state;
-    const char *cases[][3] = {{"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"a", "/b", "/b"}};
+    const char *cases[][3] = {
+        {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"a", "/b", "/b"}};
     for (size_t i = 0; i < 4; i++) {
         char *p = ts_path_join(cases[i][0], cases[i][1]);
         assert_string_equal(p, cases[i][2]);
@@ -268,10 +275,14 @@ static void test_join(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_refuses), cmocka_unit_test(test_read),
-        cmocka_unit_test(test_read_all),     cmocka_unit_test(test_writer),
-        cmocka_unit_test(test_writer_failures_stick), cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_remove_never_follows), cmocka_unit_test(test_join),
+        cmocka_unit_test(test_open_refuses),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_read_all),
+        cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_writer_failures_stick),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_remove_never_follows),
+        cmocka_unit_test(test_join),
     };
     return cmocka_run_group_tests_name("file", tests, make_root, remove_root);
 }

@@ -61,7 +61,7 @@ static void test_json_depth(void **state)
     memset(text + 1, '[', n - 2);
     json_t *j;
     ts_error err = {0};
-    assert_int_equal(ts_json_parse(text, n, 1, "f", &j, &err), TS_OK);      /* brackets in a string */
+    assert_int_equal(ts_json_parse(text, n, 1, "f", &j, &err), TS_OK); /* brackets in a string */
     json_decref(j);
     ts_free(text);
 }
@@ -114,8 +114,9 @@ static void test_yaml_tree(void **state)
 {
     (void)state;
     ts_arena *a = ts_arena_new();
-    const ts_yaml *y = yaml(a, "# a comment\nsteps: 1_000\nlora:\n  rank: 8\n  on: true\nlist: [a, 'b', 3.e-5]\n"
-                               "empty:\n\"quoted key\": \"12\"\n");
+    const ts_yaml *y =
+        yaml(a, "# a comment\nsteps: 1_000\nlora:\n  rank: 8\n  on: true\nlist: [a, 'b', 3.e-5]\n"
+                "empty:\n\"quoted key\": \"12\"\n");
     assert_int_equal(y->kind, TS_YAML_MAP);
     assert_int_equal(y->n, 5);
     const ts_yaml *steps = ts_yaml_get(y, "steps");
@@ -182,7 +183,8 @@ static ts_yaml plain(const char *text)
 static void test_yaml_words(void **state)
 {
     (void)state;
-    const char *yes[] = {"true", "True", "TRUE", "yes", "Yes", "on", "ON"}, *no[] = {"false", "No", "OFF"};
+    const char *yes[] = {"true", "True", "TRUE", "yes", "Yes", "on", "ON"},
+               *no[] = {"false", "No", "OFF"};
     const char *neither[] = {"y", "n", "1", "0", "tRue", "", "yess"};
     bool b;
     for (size_t i = 0; i < 7; i++) {
@@ -208,18 +210,45 @@ static void test_yaml_words(void **state)
 static void test_yaml_numbers(void **state)
 {
     (void)state;
-    static const struct { const char *text; int64_t value; } ints[] = {
-        {"0", 0}, {"-7", -7}, {"+7", 7}, {"1_000_000", 1000000}, {"0x1F", 31}, {"0b101", 5}, {"017", 15},
-        {"9223372036854775807", INT64_MAX}, {"-9223372036854775808", INT64_MIN}, {"-0x10", -16},
+    static const struct {
+        const char *text;
+        int64_t value;
+    } ints[] = {
+        {"0", 0},
+        {"-7", -7},
+        {"+7", 7},
+        {"1_000_000", 1000000},
+        {"0x1F", 31},
+        {"0b101", 5},
+        {"017", 15},
+        {"9223372036854775807", INT64_MAX},
+        {"-9223372036854775808", INT64_MIN},
+        {"-0x10", -16},
     };
-    static const char *const not_ints[] = {"", "-", "1.0", "1e3", "0x", "08", "9223372036854775808", "_1",
-                                           "-9223372036854775809", "1 2", "0xg", "12:30", "abc", "0b2"};
-    static const struct { const char *text; double value; } floats[] = {
-        {"3.e-5", 3e-5}, {"3.e5", 3e5}, {"1e-3", 1e-3}, {".5", .5}, {"-.5", -.5}, {"5.", 5}, {"1_000.5", 1000.5},
-        {"1E+2", 100}, {"42", 42}, {".inf", INFINITY}, {"-.INF", -INFINITY}, {"6.02e23", 6.02e23},
+    static const char *const not_ints[] = {"",
+                                           "-",
+                                           "1.0",
+                                           "1e3",
+                                           "0x",
+                                           "08",
+                                           "9223372036854775808",
+                                           "_1",
+                                           "-9223372036854775809",
+                                           "1 2",
+                                           "0xg",
+                                           "12:30",
+                                           "abc",
+                                           "0b2"};
+    static const struct {
+        const char *text;
+        double value;
+    } floats[] = {
+        {"3.e-5", 3e-5}, {"3.e5", 3e5},      {"1e-3", 1e-3},       {".5", .5},
+        {"-.5", -.5},    {"5.", 5},          {"1_000.5", 1000.5},  {"1E+2", 100},
+        {"42", 42},      {".inf", INFINITY}, {"-.INF", -INFINITY}, {"6.02e23", 6.02e23},
     };
-    static const char *const not_floats[] = {"", ".", "e5", "1e", "1e+", "1.2.3", "inf", "nan", "0x1p3", "1e999",
-                                             "--1", "1.5f", "- 1"};
+    static const char *const not_floats[] = {"",    ".",     "e5",    "1e",  "1e+",  "1.2.3", "inf",
+                                             "nan", "0x1p3", "1e999", "--1", "1.5f", "- 1"};
     int64_t i;
     double d;
     for (size_t k = 0; k < sizeof ints / sizeof ints[0]; k++) {
