@@ -17,14 +17,16 @@ typedef struct ts__permutation {
     uint64_t n, key[TS_PERMUTATION_ROUNDS];
     unsigned half_bits;
 } ts__permutation;
-void ts__permutation_init(ts__permutation *p, uint64_t n, uint64_t seed, uint64_t epoch);   /* n ≥ 1 */
-uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i);                           /* i < n */
+void ts__permutation_init(ts__permutation *p, uint64_t n, uint64_t seed,
+                          uint64_t epoch);                         /* n ≥ 1 */
+uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i); /* i < n */
 uint64_t ts__mix64(uint64_t x);
 
 /* ---- files (source.c) ---------------------------------------------------------------------------- */
 
 /* Opens a file of a data set: not a folder, not empty, not compressed or a format of another tool. */
-ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out, ts_error *err);
+ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out,
+                             ts_error *err);
 /* Hash of a file's size, head and tail: notices another file, not every change. */
 ts_status ts__data_file_fingerprint(ts_file *f, uint64_t *hash, ts_error *err);
 
@@ -55,19 +57,19 @@ ts_status ts__rows_read(ts__rows *r, int64_t i, ts_tokens *ids, ts_error *err);
 /* ---- loader -------------------------------------------------------------------------------------- */
 
 struct ts_loader {
-    ts_loader_options o;               /* paths and columns are not kept */
-    ts__stream *stream;                /* text, tokens */
-    ts__rows *rows;                    /* jsonl */
-    int64_t begin, end;                /* stream: this split's tokens */
+    ts_loader_options o; /* paths and columns are not kept */
+    ts__stream *stream;  /* text, tokens */
+    ts__rows *rows;      /* jsonl */
+    int64_t begin, end;  /* stream: this split's tokens */
     int32_t pad;
     ts_loader_stats stats;
     ts_loader_state state;
-    ts__permutation order;             /* of order_epoch */
+    ts__permutation order; /* of order_epoch */
     int64_t order_epoch;
-    ts_tokens sample;                  /* concat: the sample at the cursor, number sample_id (−1: none) */
+    ts_tokens sample; /* concat: the sample at the cursor, number sample_id (−1: none) */
     int64_t sample_id;
-    int32_t *window;                   /* stream: [sequence + 1] */
-    int64_t *used, *segments;          /* packing: [rows] slots and segments taken in each row */
+    int32_t *window;          /* stream: [sequence + 1] */
+    int64_t *used, *segments; /* packing: [rows] slots and segments taken in each row */
 };
 
 /* The sample of ordinal (epoch · samples + index): its number in the data. */
@@ -77,8 +79,8 @@ bool ts__loader_exhausted(const ts_loader *l);
 /* The ordinal at the cursor, which moves on. Not when exhausted. */
 int64_t ts__loader_take(ts_loader *l);
 /* n tokens as one segment of row at slot; labels are the following ids, the last one's is next. */
-void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids, int64_t n, int32_t next,
-                    int32_t segment);
+void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids,
+                    int64_t n, int32_t next, int32_t segment);
 
 ts_status ts__windows_fill(ts_loader *l, ts_batch *b, ts_error *err);
 ts_status ts__pack_fill(ts_loader *l, ts_batch *b, ts_error *err);

@@ -30,22 +30,29 @@ static ts_status check_vocabulary(const ts_loader_options *o, ts_error *err)
 {
     if (o->type != TS_DATA_TEXT && o->type != TS_DATA_JSONL) {
         if (o->type == TS_DATA_SYNTHETIC && o->vocab_size < 1 && !o->tokenizer)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "vocab_size=%lld; synthetic data needs at least 1",
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "vocab_size=%lld; synthetic data needs at least 1",
                             (long long)o->vocab_size);
         return TS_OK;
     }
     if (!o->tokenizer)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "dataset_type=%s needs a tokenizer; set tokenizer_type",
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "dataset_type=%s needs a tokenizer; set tokenizer_type",
                         o->type == TS_DATA_TEXT ? "text" : "jsonl");
     int32_t ids = ts_tokenizer_vocab_size(o->tokenizer);
     if (o->vocab_size > 0 && o->vocab_size < ids)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "vocab_size=%lld is smaller than the %s tokenizer's %d ids; set vocab_size=%d "
-                        "or more", (long long)o->vocab_size, ts_tokenizer_type(o->tokenizer), ids, ids);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "vocab_size=%lld is smaller than the %s tokenizer's %d ids; set vocab_size=%d "
+            "or more",
+            (long long)o->vocab_size, ts_tokenizer_type(o->tokenizer), ids, ids);
     if (o->add_bos && ts_tokenizer_bos(o->tokenizer) < 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "add_bos=true, but the %s tokenizer has no begin token; set add_bos=false",
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "add_bos=true, but the %s tokenizer has no begin token; set add_bos=false",
                         ts_tokenizer_type(o->tokenizer));
     if (o->add_eos && ts_tokenizer_eos(o->tokenizer) < 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "add_eos=true, but the %s tokenizer has no end token; set add_eos=false",
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "add_eos=true, but the %s tokenizer has no end token; set add_eos=false",
                         ts_tokenizer_type(o->tokenizer));
     return TS_OK;
 }
@@ -53,26 +60,42 @@ static ts_status check_vocabulary(const ts_loader_options *o, ts_error *err)
 static ts_status check_options(const ts_loader_options *o, ts_error *err)
 {
     int64_t slots;
-    if (o->rows < 1 || o->sequence < 1 || ts_mul_i64(o->rows, o->sequence, &slots) || slots > INT32_MAX)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a batch of %lld rows × %lld tokens; expected at least 1 × 1 and fewer than "
-                        "2^31 slots", (long long)o->rows, (long long)o->sequence);
+    if (o->rows < 1 || o->sequence < 1 || ts_mul_i64(o->rows, o->sequence, &slots) ||
+        slots > INT32_MAX)
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "a batch of %lld rows × %lld tokens; expected at least 1 × 1 and fewer than "
+            "2^31 slots",
+            (long long)o->rows, (long long)o->sequence);
     if (o->type == TS_DATA_JSONL && o->packing != TS_PACK_CONCAT && o->sequence < 2)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "max_target_length=%lld; rows of jsonl need at least 2: a token and the one "
-                        "that follows", (long long)o->sequence);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "max_target_length=%lld; rows of jsonl need at least 2: a token and the one "
+            "that follows",
+            (long long)o->sequence);
     if (o->epochs < 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "num_epoch=%lld; expected 1 or more, or 0 for no end", (long long)o->epochs);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "num_epoch=%lld; expected 1 or more, or 0 for no end",
+                        (long long)o->epochs);
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "eval_split_fraction=%g; expected 0 (nothing held out) or a number below 1, "
-                        "for example 0.1", o->eval_fraction);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "eval_split_fraction=%g; expected 0 (nothing held out) or a number below 1, "
+            "for example 0.1",
+            o->eval_fraction);
     if (o->vocab_size > INT32_MAX)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "vocab_size=%lld; expected less than 2^31", (long long)o->vocab_size);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "vocab_size=%lld; expected less than 2^31",
+                        (long long)o->vocab_size);
     if (o->max_segments == 0 || o->max_segments < -1)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "max_segments_per_seq=%lld; expected -1 (no limit), or 1 or more",
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "max_segments_per_seq=%lld; expected -1 (no limit), or 1 or more",
                         (long long)o->max_segments);
     if (o->type != TS_DATA_SYNTHETIC && o->n_paths == 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "dataset_path is empty; expected a file, or several separated by commas");
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "dataset_path is empty; expected a file, or several separated by commas");
     if (o->type == TS_DATA_JSONL && o->max_row_bytes < 2)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a row may have %zu bytes; expected 2 or more", o->max_row_bytes);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a row may have %zu bytes; expected 2 or more",
+                        o->max_row_bytes);
     return check_vocabulary(o, err);
 }
 
@@ -83,17 +106,23 @@ static ts_status too_short(const ts_loader *l, const ts_loader_options *o, int64
     int64_t all = ts__stream_tokens(l->stream);
     char part[120] = "";
     if (n < all)
-        snprintf(part, sizeof part, " (%lld of %lld tokens, eval_split_fraction=%g)", (long long)n, (long long)all,
-                 o->eval_fraction);
+        snprintf(part, sizeof part, " (%lld of %lld tokens, eval_split_fraction=%g)", (long long)n,
+                 (long long)all, o->eval_fraction);
     if (o->split == TS_SPLIT_EVAL)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s%s: %lld tokens for evaluation%s; expected at least 2: raise "
-                        "eval_split_fraction or give a longer file", o->paths[0], more, (long long)n, part);
-    if (n < 2)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s%s: %lld tokens to train on%s; expected at least 2: give a longer file",
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "%s%s: %lld tokens for evaluation%s; expected at least 2: raise "
+                        "eval_split_fraction or give a longer file",
                         o->paths[0], more, (long long)n, part);
-    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s%s: %lld tokens to train on%s; max_target_length=%lld needs at least %lld: set "
-                    "max_target_length=%lld or less, or give a longer file", o->paths[0], more, (long long)n, part,
-                    (long long)o->sequence, (long long)o->sequence + 1, (long long)n - 1);
+    if (n < 2)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "%s%s: %lld tokens to train on%s; expected at least 2: give a longer file",
+                        o->paths[0], more, (long long)n, part);
+    return TS_ERROR(
+        err, TS_INVALID_ARGUMENT,
+        "%s%s: %lld tokens to train on%s; max_target_length=%lld needs at least %lld: set "
+        "max_target_length=%lld or less, or give a longer file",
+        o->paths[0], more, (long long)n, part, (long long)o->sequence, (long long)o->sequence + 1,
+        (long long)n - 1);
 }
 
 static ts_status open_stream(ts_loader *l, const ts_loader_options *o, ts_error *err)
@@ -121,12 +150,17 @@ static uint64_t fingerprint_of(const ts_loader *l)
         l->rows ? ts__rows_fingerprint(l->rows) : 0,
         o->tokenizer ? ts_tokenizer_fingerprint(o->tokenizer) : 0,
         o->type == TS_DATA_SYNTHETIC ? (uint64_t)o->vocab_size : 0,
-        (uint64_t)o->sequence, o->seed, fraction, (uint64_t)o->split,
-        (uint64_t)o->shuffle | (uint64_t)o->add_bos << 1 | (uint64_t)o->add_eos << 2 | (uint64_t)o->truncate << 3,
+        (uint64_t)o->sequence,
+        o->seed,
+        fraction,
+        (uint64_t)o->split,
+        (uint64_t)o->shuffle | (uint64_t)o->add_bos << 1 | (uint64_t)o->add_eos << 2 |
+            (uint64_t)o->truncate << 3,
         l->rows ? (uint64_t)o->packing : 0,
         l->rows ? (uint64_t)o->max_segments : 0,
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = ts__mix64(h + 0x9e3779b97f4a7c15u) ^ ts__mix64(parts[i] + i);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        h = ts__mix64(h + 0x9e3779b97f4a7c15u) ^ ts__mix64(parts[i] + i);
     return h;
 }
 
@@ -145,10 +179,12 @@ static ts_status open_all(ts_loader *l, const ts_loader_options *o, ts_error *er
     l->used = ts_alloc_zero((size_t)o->rows * sizeof *l->used);
     l->segments = ts_alloc_zero((size_t)o->rows * sizeof *l->segments);
     if (!l->window || !l->used || !l->segments)
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a batch of %lld rows × %lld tokens", (long long)o->rows,
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "out of memory for a batch of %lld rows × %lld tokens", (long long)o->rows,
                         (long long)o->sequence);
     if (o->epochs > 0 && o->epochs > INT64_MAX / l->stats.samples)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "num_epoch=%lld of %lld samples cannot be counted", (long long)o->epochs,
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "num_epoch=%lld of %lld samples cannot be counted", (long long)o->epochs,
                         (long long)l->stats.samples);
     return TS_OK;
 }
@@ -194,12 +230,21 @@ void ts_loader_free(ts_loader *l)
     ts_free(l);
 }
 
-ts_loader_stats ts_loader_stats_of(const ts_loader *l) { return l->stats; }
-const char *ts_loader_bad_row_at(const ts_loader *l, size_t i) { return l->rows ? ts__rows_bad_at(l->rows, i) : NULL; }
+ts_loader_stats ts_loader_stats_of(const ts_loader *l)
+{
+    return l->stats;
+}
+const char *ts_loader_bad_row_at(const ts_loader *l, size_t i)
+{
+    return l->rows ? ts__rows_bad_at(l->rows, i) : NULL;
+}
 
 /* ---- cursor -------------------------------------------------------------------------------------- */
 
-bool ts__loader_exhausted(const ts_loader *l) { return l->o.epochs > 0 && l->state.epoch >= l->o.epochs; }
+bool ts__loader_exhausted(const ts_loader *l)
+{
+    return l->o.epochs > 0 && l->state.epoch >= l->o.epochs;
+}
 
 int64_t ts__loader_take(ts_loader *l)
 {
@@ -226,8 +271,8 @@ int64_t ts__loader_sample_at(ts_loader *l, int64_t ordinal)
 
 /* ---- one batch ----------------------------------------------------------------------------------- */
 
-void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids, int64_t n, int32_t next,
-                    int32_t segment)
+void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids,
+                    int64_t n, int32_t next, int32_t segment)
 {
     TS_ASSERT(row >= 0 && row < l->o.rows && slot >= 0 && n >= 1 && n <= l->o.sequence - slot);
     int64_t at = row * l->o.sequence + slot;
@@ -262,9 +307,12 @@ ts_status ts_loader_next(ts_loader *l, ts_batch *b, ts_error *err)
     ts_loader_state before = l->state;
     ts_status status = TS_OK;
     clear(l, b);
-    if (l->rows) status = ts__pack_fill(l, b, err);
-    else if (l->stream) status = ts__windows_fill(l, b, err);
-    else ts__synthetic_fill(l, b);
+    if (l->rows)
+        status = ts__pack_fill(l, b, err);
+    else if (l->stream)
+        status = ts__windows_fill(l, b, err);
+    else
+        ts__synthetic_fill(l, b);
     if (status != TS_OK) {
         l->state = before;
         return status;

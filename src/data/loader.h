@@ -15,15 +15,20 @@
 #include "base/json.h"
 #include "token/tokenizer.h"
 
-typedef enum ts_data_type { TS_DATA_SYNTHETIC, TS_DATA_TEXT, TS_DATA_JSONL, TS_DATA_TOKENS } ts_data_type;
+typedef enum ts_data_type {
+    TS_DATA_SYNTHETIC,
+    TS_DATA_TEXT,
+    TS_DATA_JSONL,
+    TS_DATA_TOKENS
+} ts_data_type;
 typedef enum ts_data_split {
-    TS_SPLIT_TRAIN,          /* all but the held-out part */
-    TS_SPLIT_EVAL            /* the held-out part, in order, once (eval_fraction 0: all of it) */
+    TS_SPLIT_TRAIN, /* all but the held-out part */
+    TS_SPLIT_EVAL   /* the held-out part, in order, once (eval_fraction 0: all of it) */
 } ts_data_split;
 typedef enum ts_packing {
-    TS_PACK_NONE,            /* one sample a row */
-    TS_PACK_FIRST_FIT,       /* whole samples, several a row */
-    TS_PACK_CONCAT           /* rows are filled to the end, samples cut where a row ends */
+    TS_PACK_NONE,      /* one sample a row */
+    TS_PACK_FIRST_FIT, /* whole samples, several a row */
+    TS_PACK_CONCAT     /* rows are filled to the end, samples cut where a row ends */
 } ts_packing;
 typedef enum ts_bad_row { TS_BAD_ROW_SKIP, TS_BAD_ROW_STOP } ts_bad_row;
 
@@ -33,25 +38,25 @@ typedef enum ts_bad_row { TS_BAD_ROW_SKIP, TS_BAD_ROW_STOP } ts_bad_row;
 typedef struct ts_loader_options {
     size_t struct_size;
     ts_data_type type;
-    const char *const *paths;          /* files, in order; none for synthetic. Borrows until open returns */
+    const char *const *paths; /* files, in order; none for synthetic. Borrows until open returns */
     size_t n_paths;
-    const ts_tokenizer *tokenizer;     /* text and jsonl need one. Borrows until the loader is freed */
-    int64_t rows, sequence;            /* the shape of a batch: rows × sequence slots */
-    int64_t vocab_size;                /* of the model; ids are below it. 0: the tokenizer's */
+    const ts_tokenizer *tokenizer; /* text and jsonl need one. Borrows until the loader is freed */
+    int64_t rows, sequence;        /* the shape of a batch: rows × sequence slots */
+    int64_t vocab_size;            /* of the model; ids are below it. 0: the tokenizer's */
     uint64_t seed;
     bool shuffle;
-    int64_t epochs;                    /* num_epoch; 0 = without end */
-    bool add_bos, add_eos;             /* around each document: a text file, a row. Not for token files */
-    ts_packing packing;                /* jsonl */
-    int64_t max_segments;              /* a row, first-fit and concat; −1 = no limit */
-    double eval_fraction;              /* held out, 0 ≤ f < 1 */
+    int64_t epochs;        /* num_epoch; 0 = without end */
+    bool add_bos, add_eos; /* around each document: a text file, a row. Not for token files */
+    ts_packing packing;    /* jsonl */
+    int64_t max_segments;  /* a row, first-fit and concat; −1 = no limit */
+    double eval_fraction;  /* held out, 0 ≤ f < 1 */
     ts_data_split split;
-    const char *const *columns;        /* jsonl: keys whose strings form the document; none: "text" */
+    const char *const *columns; /* jsonl: keys whose strings form the document; none: "text" */
     size_t n_columns;
-    const char *column_separator;      /* between columns; default "\n" */
-    bool truncate;                     /* a longer row is cut to sequence (else a bad row); concat never cuts */
+    const char *column_separator; /* between columns; default "\n" */
+    bool truncate; /* a longer row is cut to sequence (else a bad row); concat never cuts */
     ts_bad_row on_bad_row;
-    size_t max_row_bytes;              /* a longer line is a bad row */
+    size_t max_row_bytes; /* a longer line is a bad row */
 } ts_loader_options;
 
 /* MaxText's defaults where it has one: 1 epoch, shuffled, seed 0, bos and eos, first-fit. */
@@ -61,31 +66,34 @@ typedef struct ts_loader ts_loader;
 /* Checks every file. A folder, an empty or unreadable file, a file that is too short or malformed, a
  * held-out part that is too small: an error that says what to change. */
 TS_MUST_CHECK ts_status ts_loader_open(const ts_loader_options *o, ts_loader **out, ts_error *err);
-void ts_loader_free(ts_loader *l);                                /* NULL is fine */
+void ts_loader_free(ts_loader *l); /* NULL is fine */
 
 /* The caller's arrays, all [rows, sequence]; row_ids [rows] may be NULL. */
 typedef struct ts_batch {
     int32_t *tokens;
-    int32_t *labels;         /* the token that follows tokens[i]; −1: not trained (padding, a document's last) */
-    int32_t *segments;       /* 0 = padding, 1 … for the samples of a row */
-    int32_t *positions;      /* 0 … in each segment */
-    int64_t *row_ids;        /* the number of the row's first sample (in the data, not in the order); −1: all padding */
-    int64_t trained_tokens;  /* labels ≥ 0 */
-    int64_t padding;         /* slots with segment 0 */
+    int32_t *
+        labels; /* the token that follows tokens[i]; −1: not trained (padding, a document's last) */
+    int32_t *segments;  /* 0 = padding, 1 … for the samples of a row */
+    int32_t *positions; /* 0 … in each segment */
+    int64_t *
+        row_ids; /* the number of the row's first sample (in the data, not in the order); −1: all padding */
+    int64_t trained_tokens; /* labels ≥ 0 */
+    int64_t padding;        /* slots with segment 0 */
 } ts_batch;
 /* The next batch. Batches run across the end of an epoch; the very last may end in padding. After it:
  * TS_OUT_OF_RANGE, which nothing else returns, and err is left alone. Another failure leaves the
  * state as it was. */
 TS_MUST_CHECK ts_status ts_loader_next(ts_loader *l, ts_batch *batch, ts_error *err);
-void ts_loader_rewind(ts_loader *l);                              /* back to the first batch */
+void ts_loader_rewind(ts_loader *l); /* back to the first batch */
 
 typedef struct ts_loader_stats {
-    int64_t samples;         /* in an epoch: windows of text, usable rows of jsonl */
-    int64_t tokens;          /* of this split; with bos and eos */
-    int64_t tail_tokens;     /* of them left out because they fill no window (training on text and tokens) */
-    int64_t rows;            /* jsonl, both splits: lines that are not blank */
-    int64_t bad_rows;        /* jsonl, both splits: lines that were skipped */
-    int64_t cut_rows;        /* jsonl: rows of this split longer than the sequence */
+    int64_t samples; /* in an epoch: windows of text, usable rows of jsonl */
+    int64_t tokens;  /* of this split; with bos and eos */
+    int64_t
+        tail_tokens; /* of them left out because they fill no window (training on text and tokens) */
+    int64_t rows;    /* jsonl, both splits: lines that are not blank */
+    int64_t bad_rows; /* jsonl, both splits: lines that were skipped */
+    int64_t cut_rows; /* jsonl: rows of this split longer than the sequence */
 } ts_loader_stats;
 ts_loader_stats ts_loader_stats_of(const ts_loader *l);
 /* The first bad rows as "file:line: reason", at most TS_BAD_ROWS_KEPT; NULL beyond. Until free. */
@@ -96,19 +104,21 @@ const char *ts_loader_bad_row_at(const ts_loader *l, size_t i);
 
 enum { TS_LOADER_PENDING = 32 };
 typedef struct ts_loader_state {
-    uint64_t fingerprint;    /* of the data and of the options that decide the order */
-    int64_t epoch, index;    /* the next sample: its epoch and its place in that epoch's order */
-    int64_t offset;          /* concat: tokens of that sample that are already used */
-    int64_t batches, trained_tokens, padding;        /* so far */
-    int64_t n_pending;       /* first-fit: samples passed over because they fit nowhere; they go first */
-    int64_t pending[TS_LOADER_PENDING];              /* epoch · samples + index */
+    uint64_t fingerprint; /* of the data and of the options that decide the order */
+    int64_t epoch, index; /* the next sample: its epoch and its place in that epoch's order */
+    int64_t offset;       /* concat: tokens of that sample that are already used */
+    int64_t batches, trained_tokens, padding; /* so far */
+    int64_t n_pending; /* first-fit: samples passed over because they fit nowhere; they go first */
+    int64_t pending[TS_LOADER_PENDING]; /* epoch · samples + index */
 } ts_loader_state;
 ts_loader_state ts_loader_get_state(const ts_loader *l);
 /* FAILED_PRECONDITION for the state of other data or of another order, INVALID_ARGUMENT when it is no
  * state at all; the loader is then as before. rows may differ from the loader that gave the state. */
 TS_MUST_CHECK ts_status ts_loader_set_state(ts_loader *l, const ts_loader_state *s, ts_error *err);
 /* A JSON object. Owns: caller, json_decref. */
-TS_MUST_CHECK ts_status ts_loader_state_to_json(const ts_loader_state *s, json_t **out, ts_error *err);
-TS_MUST_CHECK ts_status ts_loader_state_from_json(const json_t *json, ts_loader_state *s, ts_error *err);
+TS_MUST_CHECK ts_status ts_loader_state_to_json(const ts_loader_state *s, json_t **out,
+                                                ts_error *err);
+TS_MUST_CHECK ts_status ts_loader_state_from_json(const json_t *json, ts_loader_state *s,
+                                                  ts_error *err);
 
 #endif

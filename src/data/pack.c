@@ -44,7 +44,8 @@ static ts_status place(ts_loader *l, ts_batch *b, int64_t ordinal, bool *placed,
 static bool every_row_full(const ts_loader *l)
 {
     for (int64_t row = 0; row < l->o.rows; row++)
-        if (l->used[row] + 2 <= l->o.sequence && !(l->o.max_segments > 0 && l->segments[row] >= l->o.max_segments))
+        if (l->used[row] + 2 <= l->o.sequence &&
+            !(l->o.max_segments > 0 && l->segments[row] >= l->o.max_segments))
             return false;
     return true;
 }
@@ -84,15 +85,17 @@ static ts_status fill_concat_row(ts_loader *l, ts_batch *b, int64_t row, ts_erro
         }
         int64_t left = (int64_t)l->sample.n - s->offset, room = l->o.sequence - slot;
         if (left < 2)
-            return TS_ERROR(err, TS_FAILED_PRECONDITION, "the saved data position is at token %lld of a row that has %zu: the "
-                            "data changed since; start without it", (long long)s->offset, l->sample.n);
+            return TS_ERROR(err, TS_FAILED_PRECONDITION,
+                            "the saved data position is at token %lld of a row that has %zu: the "
+                            "data changed since; start without it",
+                            (long long)s->offset, l->sample.n);
         int64_t n = left < room ? left : room;
         const int32_t *ids = l->sample.id + s->offset;
         if (slot == 0 && b->row_ids) b->row_ids[row] = sample;
         ts__loader_put(l, b, row, slot, ids, n, n < left ? ids[n] : -1, segment);
         slot += n;
         s->offset += n;
-        if (left - n < 2) (void)ts__loader_take(l);   /* sets offset to 0 */
+        if (left - n < 2) (void)ts__loader_take(l); /* sets offset to 0 */
     }
     return TS_OK;
 }

@@ -15,20 +15,21 @@
 enum { CHUNK = 1 << 20, FIRST_READ = 4096, ROW_DEPTH = 32 };
 
 struct ts__rows {
-    ts_loader_options o;     /* columns are ours */
+    ts_loader_options o; /* columns are ours */
     size_t n_files;
     ts_file **files;
-    uint64_t *base;          /* [n_files + 1]: place of a file's first byte when all are laid end to end */
+    uint64_t *base; /* [n_files + 1]: place of a file's first byte when all are laid end to end */
     char **columns;
     char *separator;
-    uint64_t *place;         /* [n]: of a row's first byte */
+    uint64_t *place; /* [n]: of a row's first byte */
     size_t n, capacity;
     ts_loader_stats stats;
+    int64_t file_rows; /* of the file that is being scanned, so far */
     char *bad[TS_BAD_ROWS_KEPT];
     uint64_t fingerprint;
-    char *line;              /* scratch: the text that is being read */
+    char *line; /* scratch: the text that is being read */
     size_t line_capacity;
-    ts_string document;      /* scratch: the columns of a row, joined */
+    ts_string document; /* scratch: the columns of a row, joined */
 };
 
 /* ---- one row: text → ids ------------------------------------------------------------------------- */
@@ -40,7 +41,10 @@ static ts_status missing_column(const json_t *row, const char *column, ts_error 
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)row, key, value)
-        if (keys.length + strlen(key) + 3 < 200) ts_string_printf(&keys, "%s%s", keys.length ? ", " : "", key);
+    {
+        if (keys.length + strlen(key) + 3 < 200)
+            ts_string_printf(&keys, "%s%s", keys.length ? ", " : "", key);
+    }
     TS_ERROR(why, TS_DATA_LOSS, "no key \"%s\"; the row has: %s (set train_data_columns)", column,
              keys.length ? keys.data : "none");
     ts_string_free(&keys);
@@ -49,21 +53,25 @@ static ts_status missing_column(const json_t *row, const char *column, ts_error 
 
 static ts_status join_columns(ts__rows *r, const json_t *row, ts_error *why)
 {
-    static const char *const kinds[] = {"an object", "a list", "a string", "a number", "a number", "true", "false", "null"};
+    static const char *const kinds[] = {"an object", "a list", "a string", "a number",
+                                        "a number",  "true",   "false",    "null"};
     size_t bytes = 0;
-    if (r->document.failed) ts_string_free(&r->document);   /* an earlier row met the end of memory */
-    if (!r->document.data) r->document = ts_string_new(SIZE_MAX / 2); /* JSON only shrinks: max_row_bytes holds */
+    if (r->document.failed) ts_string_free(&r->document); /* an earlier row met the end of memory */
+    if (!r->document.data)
+        r->document = ts_string_new(SIZE_MAX / 2); /* JSON only shrinks: max_row_bytes holds */
     r->document.length = 0;
     for (size_t i = 0; i < r->o.n_columns; i++) {
         const json_t *value = json_object_get(row, r->columns[i]);
         if (!value) return missing_column(row, r->columns[i], why);
         if (!json_is_string(value))
-            return TS_ERROR(why, TS_DATA_LOSS, "key \"%s\" is %s; expected a string", r->columns[i], kinds[json_typeof(value)]);
+            return TS_ERROR(why, TS_DATA_LOSS, "key \"%s\" is %s; expected a string", r->columns[i],
+                            kinds[json_typeof(value)]);
         if (i > 0) ts_string_add(&r->document, r->separator);
         ts_string_add_bytes(&r->document, json_string_value(value), json_string_length(value));
         bytes += json_string_length(value);
     }
-    if (r->document.failed) return TS_ERROR(why, TS_RESOURCE_EXHAUSTED, "out of memory for the text of a row");
+    if (r->document.failed)
+        return TS_ERROR(why, TS_RESOURCE_EXHAUSTED, "out of memory for the text of a row");
     return bytes > 0 ? TS_OK : TS_ERROR(why, TS_DATA_LOSS, "the text is empty");
 }
 
@@ -77,38 +85,48 @@ static void reword_json_error(ts_error *why)
     memcpy(why->msg, text, sizeof text);
 }
 
-static ts_status encode_row(ts__rows *r, const char *text, size_t n, ts_tokens *ids, bool *cut, ts_error *why)
+static ts_status encode_row(ts__rows *r, const char *text, size_t n, ts_tokens *ids, bool *cut,
+                            ts_error *why)
 {
     json_t *row = NULL;
     size_t valid = ts_utf8_valid_prefix(text, n);
     if (valid < n)
-        return TS_ERROR(why, TS_DATA_LOSS, "not UTF-8 (byte %zu of the line is 0x%02x)", valid + 1, (unsigned char)text[valid]);
+        return TS_ERROR(why, TS_DATA_LOSS, "not UTF-8 (byte %zu of the line is 0x%02x)", valid + 1,
+                        (unsigned char)text[valid]);
     ts_status status = ts_json_parse(text, n, ROW_DEPTH, "row", &row, why);
     if (status != TS_OK) {
         reword_json_error(why);
         return status;
     }
-    status = json_is_object(row) ? join_columns(r, row, why)
-                                 : TS_ERROR(why, TS_DATA_LOSS, "not a JSON object; expected one {…} a line");
+    status = json_is_object(row)
+                 ? join_columns(r, row, why)
+                 : TS_ERROR(why, TS_DATA_LOSS, "not a JSON object; expected one {…} a line");
     json_decref(row);
     TS_TRY(status);
     unsigned flags = (r->o.add_bos ? TS_ENCODE_BOS : 0u) | (r->o.add_eos ? TS_ENCODE_EOS : 0u);
     ids->n = 0;
-    TS_TRY(ts_tokenizer_encode(r->o.tokenizer, r->document.data, r->document.length, flags, ids, why));
+    TS_TRY(
+        ts_tokenizer_encode(r->o.tokenizer, r->document.data, r->document.length, flags, ids, why));
     *cut = r->o.packing != TS_PACK_CONCAT && ids->n > (size_t)r->o.sequence;
     if (*cut && !r->o.truncate)
-        return TS_ERROR(why, TS_DATA_LOSS, "%zu tokens; a row of the batch has %lld (max_target_length) and use_truncation is "
-                        "false", ids->n, (long long)r->o.sequence);
+        return TS_ERROR(
+            why, TS_DATA_LOSS,
+            "%zu tokens; a row of the batch has %lld (max_target_length) and use_truncation is "
+            "false",
+            ids->n, (long long)r->o.sequence);
     if (*cut) ids->n = (size_t)r->o.sequence;
-    return ids->n >= 2 ? TS_OK : TS_ERROR(why, TS_DATA_LOSS, "only %zu token; a sample needs 2", ids->n);
+    return ids->n >= 2 ? TS_OK
+                       : TS_ERROR(why, TS_DATA_LOSS, "only %zu token; a sample needs 2", ids->n);
 }
 
 /* ---- open: judge every line ---------------------------------------------------------------------- */
 
-static ts_status note_bad(ts__rows *r, const char *path, int64_t line, const char *reason, ts_error *err)
+static ts_status note_bad(ts__rows *r, const char *path, int64_t line, const char *reason,
+                          ts_error *err)
 {
     if (r->o.on_bad_row == TS_BAD_ROW_STOP)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s:%lld: %s; mend the row, or set on_bad_row=skip", path, (long long)line,
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "%s:%lld: %s; mend the row, or set on_bad_row=skip", path, (long long)line,
                         reason);
     int64_t k = r->stats.bad_rows++;
     if (k >= TS_BAD_ROWS_KEPT) return TS_OK;
@@ -127,8 +145,11 @@ static ts_status keep(ts__rows *r, uint64_t place, ts_error *err)
 {
     if (r->n == r->capacity) {
         size_t capacity = r->capacity ? r->capacity * 2 : 1024;
-        uint64_t *grown = ts_realloc(r->place, r->capacity * sizeof *grown, capacity * sizeof *grown);
-        if (!grown) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for the places of %zu rows", capacity);
+        uint64_t *grown =
+            ts_realloc(r->place, r->capacity * sizeof *grown, capacity * sizeof *grown);
+        if (!grown)
+            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for the places of %zu rows",
+                            capacity);
         r->place = grown;
         r->capacity = capacity;
     }
@@ -136,11 +157,14 @@ static ts_status keep(ts__rows *r, uint64_t place, ts_error *err)
     return TS_OK;
 }
 
-static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
 
 /* A line of file k, without its newline. */
-static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, const char *text, size_t n, ts_tokens *ids,
-                       ts_error *err)
+static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, const char *text,
+                       size_t n, ts_tokens *ids, ts_error *err)
 {
     static const char mark[] = "\xef\xbb\xbf";
     if (offset == 0 && n >= 3 && memcmp(text, mark, 3) == 0) {
@@ -151,14 +175,23 @@ static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, con
     while (n > 0 && is_blank(text[n - 1])) n--;
     if (n == 0) return TS_OK;
     r->stats.rows++;
-    if (n > r->o.max_row_bytes) return note_bad(r, ts_file_path(r->files[k]), line, "the line is too long", err);
+    if (r->file_rows++ == 0 && text[0] == '[')
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "%s:%lld: begins with '[', so the file is one JSON list; dataset_type=jsonl reads "
+            "one object a line: convert it (jq -c '.[]')",
+            ts_file_path(r->files[k]), (long long)line);
+    if (n > r->o.max_row_bytes)
+        return note_bad(r, ts_file_path(r->files[k]), line, "the line is too long", err);
     ts_error why = {0};
     bool cut;
     ts_status status = encode_row(r, text, n, ids, &cut, &why);
     if (status == TS_DATA_LOSS) return note_bad(r, ts_file_path(r->files[k]), line, why.msg, err);
     if (status != TS_OK)
-        return TS_ERROR(err, status, "%s:%lld: %s", ts_file_path(r->files[k]), (long long)line, why.msg);
-    bool held_out = r->o.eval_fraction > 0 && (double)(XXH3_64bits(text, n) >> 11) * 0x1p-53 < r->o.eval_fraction;
+        return TS_ERROR(err, status, "%s:%lld: %s", ts_file_path(r->files[k]), (long long)line,
+                        why.msg);
+    bool held_out = r->o.eval_fraction > 0 &&
+                    (double)(XXH3_64bits(text, n) >> 11) * 0x1p-53 < r->o.eval_fraction;
     if (r->o.eval_fraction > 0 && held_out != (r->o.split == TS_SPLIT_EVAL)) return TS_OK;
     r->stats.cut_rows += cut;
     r->stats.tokens += (int64_t)ids->n;
@@ -169,7 +202,9 @@ static ts_status grow_line(ts__rows *r, size_t capacity, ts_error *err)
 {
     if (capacity <= r->line_capacity) return TS_OK;
     char *grown = ts_realloc(r->line, r->line_capacity, capacity);
-    if (!grown) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a line of %zu bytes", capacity);
+    if (!grown)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a line of %zu bytes",
+                        capacity);
     r->line = grown;
     r->line_capacity = capacity;
     return TS_OK;
@@ -179,16 +214,18 @@ static ts_status grow_line(ts__rows *r, size_t capacity, ts_error *err)
 static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
 {
     ts_file *f = r->files[k];
-    uint64_t size = ts_file_size(f), start = 0;      /* file offset of line[0] */
+    uint64_t size = ts_file_size(f), start = 0; /* file offset of line[0] */
     size_t have = 0, searched = 0;
     int64_t line = 1;
-    bool skipping = false;                           /* inside a line that was already too long */
+    r->file_rows = 0;
+    bool skipping = false; /* inside a line that was already too long */
     while (start + have < size || have > 0) {
         size_t from = 0;
         char *newline;
         while ((newline = memchr(r->line + searched, '\n', have - searched)) != NULL) {
             size_t stop = (size_t)(newline - r->line);
-            if (!skipping) TS_TRY(judge(r, k, start + from, line, r->line + from, stop - from, ids, err));
+            if (!skipping)
+                TS_TRY(judge(r, k, start + from, line, r->line + from, stop - from, ids, err));
             skipping = false;
             line++;
             from = searched = stop + 1;
@@ -203,6 +240,7 @@ static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
         if (have > r->o.max_row_bytes && !skipping) {
             skipping = true;
             r->stats.rows++;
+            r->file_rows++;
             TS_TRY(note_bad(r, ts_file_path(f), line, "the line is too long", err));
         }
         if (skipping) {
@@ -222,12 +260,16 @@ static ts_status nothing_left(const ts__rows *r, const char *path, ts_error *err
 {
     const char *more = r->o.n_paths > 1 ? " and the other files" : "";
     if (r->stats.rows == 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s%s: only blank lines; expected one JSON object a line", path, more);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "%s%s: only blank lines; expected one JSON object a line", path, more);
     if (r->stats.bad_rows == r->stats.rows)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s%s: none of the %lld rows can be used; the first: %s", path, more,
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "%s%s: none of the %lld rows can be used; the first: %s", path, more,
                         (long long)r->stats.rows, r->bad[0]);
-    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s%s: %lld usable rows leave none for %s with eval_split_fraction=%g; choose "
-                    "another fraction or give more rows", path, more, (long long)(r->stats.rows - r->stats.bad_rows),
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "%s%s: %lld usable rows leave none for %s with eval_split_fraction=%g; choose "
+                    "another fraction or give more rows",
+                    path, more, (long long)(r->stats.rows - r->stats.bad_rows),
                     r->o.split == TS_SPLIT_EVAL ? "evaluation" : "training", r->o.eval_fraction);
 }
 
@@ -242,7 +284,9 @@ static ts_status copy_columns(ts__rows *r, const ts_loader_options *o, ts_error 
     r->o.n_columns = r->columns ? n : 0;
     for (size_t i = 0; ok && i < n; i++) {
         ok = (r->columns[i] = ts_strdup(columns[i])) != NULL;
-        if (ok) r->fingerprint = ts__mix64(r->fingerprint ^ XXH3_64bits(columns[i], strlen(columns[i])));
+        if (ok)
+            r->fingerprint =
+                ts__mix64(r->fingerprint ^ XXH3_64bits(columns[i], strlen(columns[i])));
     }
     if (!ok) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %zu column names", n);
     r->fingerprint = ts__mix64(r->fingerprint ^ XXH3_64bits(r->separator, strlen(r->separator)));
@@ -260,13 +304,15 @@ static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err
         TS_TRY(ts__data_file_fingerprint(r->files[k], &hash, err));
         r->fingerprint = ts__mix64(r->fingerprint ^ hash);
         if (__builtin_add_overflow(r->base[k], ts_file_size(r->files[k]), &r->base[k + 1]))
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "the %zu data files together are too large to count", o->n_paths);
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "the %zu data files together are too large to count", o->n_paths);
         ts_status status = scan_file(r, k, &ids, err);
         ts_tokens_free(&ids);
         TS_TRY(status);
     }
     if (r->stats.bad_rows > TS_BAD_ROWS_KEPT)
-        ts_log(TS_LOG_WARNING, "%lld bad rows in all, of %lld", (long long)r->stats.bad_rows, (long long)r->stats.rows);
+        ts_log(TS_LOG_WARNING, "%lld bad rows in all, of %lld", (long long)r->stats.bad_rows,
+               (long long)r->stats.rows);
     r->stats.samples = (int64_t)r->n;
     r->fingerprint = ts__mix64(r->fingerprint ^ r->n);
     return r->n > 0 ? TS_OK : nothing_left(r, o->paths[0], err);
@@ -282,9 +328,10 @@ ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *er
         r->base = ts_alloc_zero((o->n_paths + 1) * sizeof *r->base);
         r->n_files = r->files ? o->n_paths : 0;
     }
-    ts_status status = r && r->files && r->base
-                           ? open_all(r, o, err)
-                           : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %zu data files", o->n_paths);
+    ts_status status =
+        r && r->files && r->base
+            ? open_all(r, o, err)
+            : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %zu data files", o->n_paths);
     if (status != TS_OK) {
         ts__rows_free(r);
         return status;
@@ -309,10 +356,22 @@ void ts__rows_free(ts__rows *r)
     ts_free(r);
 }
 
-int64_t ts__rows_count(const ts__rows *r) { return (int64_t)r->n; }
-uint64_t ts__rows_fingerprint(const ts__rows *r) { return r->fingerprint; }
-const ts_loader_stats *ts__rows_stats(const ts__rows *r) { return &r->stats; }
-const char *ts__rows_bad_at(const ts__rows *r, size_t i) { return i < TS_BAD_ROWS_KEPT ? r->bad[i] : NULL; }
+int64_t ts__rows_count(const ts__rows *r)
+{
+    return (int64_t)r->n;
+}
+uint64_t ts__rows_fingerprint(const ts__rows *r)
+{
+    return r->fingerprint;
+}
+const ts_loader_stats *ts__rows_stats(const ts__rows *r)
+{
+    return &r->stats;
+}
+const char *ts__rows_bad_at(const ts__rows *r, size_t i)
+{
+    return i < TS_BAD_ROWS_KEPT ? r->bad[i] : NULL;
+}
 
 /* ---- read ---------------------------------------------------------------------------------------- */
 
@@ -332,8 +391,10 @@ static ts_status read_line(ts__rows *r, ts_file *f, uint64_t offset, size_t *n, 
         }
         have = want;
         if (have > r->o.max_row_bytes + CHUNK)
-            return TS_ERROR(err, TS_DATA_LOSS, "%s: the row at byte %llu has no end any more: the file changed during the run",
-                            ts_file_path(f), (unsigned long long)offset);
+            return TS_ERROR(
+                err, TS_DATA_LOSS,
+                "%s: the row at byte %llu has no end any more: the file changed during the run",
+                ts_file_path(f), (unsigned long long)offset);
         want *= 2;
     }
 }
@@ -350,7 +411,11 @@ ts_status ts__rows_read(ts__rows *r, int64_t i, ts_tokens *ids, ts_error *err)
     bool cut;
     ts_status status = encode_row(r, r->line, n, ids, &cut, &why);
     if (status == TS_OK) return TS_OK;
-    if (status != TS_DATA_LOSS) return TS_ERROR(err, status, "%s: %s", ts_file_path(r->files[k]), why.msg);
-    return TS_ERROR(err, status, "%s: the row at byte %llu was usable when the run began and is not now (%s): the file changed; "
-                    "start again", ts_file_path(r->files[k]), (unsigned long long)offset, why.msg);
+    if (status != TS_DATA_LOSS)
+        return TS_ERROR(err, status, "%s: %s", ts_file_path(r->files[k]), why.msg);
+    return TS_ERROR(
+        err, status,
+        "%s: the row at byte %llu was usable when the run began and is not now (%s): the file changed; "
+        "start again",
+        ts_file_path(r->files[k]), (unsigned long long)offset, why.msg);
 }

@@ -16,7 +16,9 @@ static bool ends_with(const char *name, const char *ending)
 
 static const char *expected_ending(const char *dataset_type)
 {
-    return strcmp(dataset_type, "jsonl") == 0 ? ".jsonl" : strcmp(dataset_type, "tokens") == 0 ? ".bin" : ".txt";
+    return strcmp(dataset_type, "jsonl") == 0    ? ".jsonl"
+           : strcmp(dataset_type, "tokens") == 0 ? ".bin"
+                                                 : ".txt";
 }
 
 static ts_status folder_error(const char *path, const char *dataset_type, ts_error *err)
@@ -28,12 +30,14 @@ static ts_status folder_error(const char *path, const char *dataset_type, ts_err
         for (size_t i = 0; i < n && !inside; i++)
             if (ends_with(names[i], ending)) inside = names[i];
     if (inside)
-        ts__error(err, TS_INVALID_ARGUMENT, __FILE__, __LINE__,
-                  "%s is a folder; dataset_type=%s reads files (it holds %s): name them, separated by commas", path,
-                  dataset_type, inside);
+        ts__error(
+            err, TS_INVALID_ARGUMENT, __FILE__, __LINE__,
+            "%s is a folder; dataset_type=%s reads files (it holds %s): name them, separated by commas",
+            path, dataset_type, inside);
     else
         ts__error(err, TS_INVALID_ARGUMENT, __FILE__, __LINE__,
-                  "%s is a folder; dataset_type=%s reads files, and none in it ends in %s", path, dataset_type, ending);
+                  "%s is a folder; dataset_type=%s reads files, and none in it ends in %s", path,
+                  dataset_type, ending);
     ts_names_free(names, n);
     return TS_INVALID_ARGUMENT;
 }
@@ -46,7 +50,7 @@ static const struct {
     {"\x1f\x8b", 2, "compressed with gzip", "unpack it with gunzip"},
     {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", "unpack it with unzstd"},
     {"BZh", 3, "compressed with bzip2", "unpack it with bunzip2"},
-    {"\xfd" "7zXZ", 5, "compressed with xz", "unpack it with unxz"},
+    {"\3757zXZ", 5, "compressed with xz", "unpack it with unxz"},
     {"PK\x03\x04", 4, "a zip archive", "unpack it"},
     {"PAR1", 4, "a Parquet file", "export its rows as JSON lines, one object a line"},
     {"\xff\xfe", 2, "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"},
@@ -60,19 +64,22 @@ static ts_status refuse_foreign(ts_file *f, const char *dataset_type, ts_error *
     TS_TRY(ts_file_read_at(f, 0, head, n, err));
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (n >= foreign[i].n && memcmp(head, foreign[i].magic, foreign[i].n) == 0)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s is %s; dataset_type=%s reads plain files: %s", ts_file_path(f),
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "%s is %s; dataset_type=%s reads plain files: %s", ts_file_path(f),
                             foreign[i].what, dataset_type, foreign[i].instead);
     return TS_OK;
 }
 
-ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out, ts_error *err)
+ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out,
+                             ts_error *err)
 {
     if (ts_path_kind_of(path) == TS_PATH_FOLDER) return folder_error(path, dataset_type, err);
     ts_file *f;
     TS_TRY(ts_file_open(path, &f, err));
     ts_status status = TS_OK;
     if (ts_file_size(f) == 0)
-        status = TS_ERROR(err, TS_INVALID_ARGUMENT, "%s is empty (0 bytes); dataset_type=%s needs a file with data", path,
+        status = TS_ERROR(err, TS_INVALID_ARGUMENT,
+                          "%s is empty (0 bytes); dataset_type=%s needs a file with data", path,
                           dataset_type);
     /* A token file has a magic number of its own; any other one is reported with what was found. */
     else if (strcmp(dataset_type, "tokens") != 0)

@@ -8,7 +8,8 @@
 #include "data/internal.h"
 
 /* One row from tokens [at, at + n) of the stream; n ≤ sequence + 1. */
-static ts_status fill_row(ts_loader *l, ts_batch *b, int64_t row, int64_t at, int64_t n, ts_error *err)
+static ts_status fill_row(ts_loader *l, ts_batch *b, int64_t row, int64_t at, int64_t n,
+                          ts_error *err)
 {
     TS_TRY(ts__stream_read(l->stream, at, n, l->window, err));
     int64_t inputs = n > l->o.sequence ? l->o.sequence : n, slot = 0;
@@ -38,7 +39,8 @@ void ts__synthetic_fill(ts_loader *l, ts_batch *b)
 {
     (void)ts__loader_take(l);
     int64_t inputs = l->o.sequence;
-    uint64_t key = ts__mix64(l->o.seed + 0x9e3779b97f4a7c15u) ^ (l->o.split == TS_SPLIT_EVAL ? 0x6576616cu : 0);
+    uint64_t key = ts__mix64(l->o.seed + 0x9e3779b97f4a7c15u) ^
+                   (l->o.split == TS_SPLIT_EVAL ? 0x6576616cu : 0);
     for (int64_t row = 0; row < l->o.rows; row++) {
         uint64_t first = (uint64_t)row * (uint64_t)(inputs + 1);
         for (int64_t i = 0; i <= inputs; i++) {

@@ -13,7 +13,8 @@ ts_status ts_tokens_reserve(ts_tokens *t, size_t more, ts_error *err)
 {
     size_t need, bytes;
     if (ts_add_size(t->n, more, &need) || ts_mul_size(need, 2 * sizeof *t->id, &bytes))
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%zu + %zu tokens do not fit in memory", t->n, more);
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%zu + %zu tokens do not fit in memory", t->n,
+                        more);
     if (need <= t->capacity) return TS_OK;
     size_t capacity = t->capacity + t->capacity / 2;
     if (capacity < need) capacity = need;
@@ -45,13 +46,34 @@ void ts_tokenizer_free(ts_tokenizer *t)
     if (t) t->kind->free(t);
 }
 
-const char *ts_tokenizer_type(const ts_tokenizer *t) { return t->kind->type; }
-int32_t ts_tokenizer_vocab_size(const ts_tokenizer *t) { return t->vocab_size; }
-int32_t ts_tokenizer_bos(const ts_tokenizer *t) { return t->bos; }
-int32_t ts_tokenizer_eos(const ts_tokenizer *t) { return t->eos; }
-int32_t ts_tokenizer_pad(const ts_tokenizer *t) { return t->pad; }
-bool ts_tokenizer_is_bytewise(const ts_tokenizer *t) { return t->kind->bytewise; }
-uint64_t ts_tokenizer_fingerprint(const ts_tokenizer *t) { return t->fingerprint; }
+const char *ts_tokenizer_type(const ts_tokenizer *t)
+{
+    return t->kind->type;
+}
+int32_t ts_tokenizer_vocab_size(const ts_tokenizer *t)
+{
+    return t->vocab_size;
+}
+int32_t ts_tokenizer_bos(const ts_tokenizer *t)
+{
+    return t->bos;
+}
+int32_t ts_tokenizer_eos(const ts_tokenizer *t)
+{
+    return t->eos;
+}
+int32_t ts_tokenizer_pad(const ts_tokenizer *t)
+{
+    return t->pad;
+}
+bool ts_tokenizer_is_bytewise(const ts_tokenizer *t)
+{
+    return t->kind->bytewise;
+}
+uint64_t ts_tokenizer_fingerprint(const ts_tokenizer *t)
+{
+    return t->fingerprint;
+}
 
 bool ts_tokenizer_is_special(const ts_tokenizer *t, int32_t id)
 {
@@ -60,16 +82,18 @@ bool ts_tokenizer_is_special(const ts_tokenizer *t, int32_t id)
 
 /* ---- encode, decode ------------------------------------------------------------------------------ */
 
-static ts_status add_special(const ts_tokenizer *t, int32_t id, const char *what, ts_tokens *out, ts_error *err)
+static ts_status add_special(const ts_tokenizer *t, int32_t id, const char *what, ts_tokens *out,
+                             ts_error *err)
 {
     if (id < 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "the %s tokenizer has no %s token; set add_%s=false", t->kind->type,
-                        what, what);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "the %s tokenizer has no %s token; set add_%s=false", t->kind->type, what,
+                        what);
     return ts_tokens_add(out, id, err);
 }
 
-ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const char *text, size_t n, bool last, ts_tokens *out,
-                                   size_t *used, ts_error *err)
+ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const char *text, size_t n, bool last,
+                                   ts_tokens *out, size_t *used, ts_error *err)
 {
     size_t before = out->n;
     ts_status status = t->kind->encode_some(t, text, n, last, out, used, err);
@@ -81,8 +105,8 @@ ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const char *text, size
     return status;
 }
 
-ts_status ts_tokenizer_encode(const ts_tokenizer *t, const char *text, size_t n, unsigned flags, ts_tokens *out,
-                              ts_error *err)
+ts_status ts_tokenizer_encode(const ts_tokenizer *t, const char *text, size_t n, unsigned flags,
+                              ts_tokens *out, ts_error *err)
 {
     size_t before = out->n, used = 0;
     ts_status status = TS_OK;
@@ -95,14 +119,15 @@ fail:
     return status;
 }
 
-ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, ts_string *out,
-                              ts_error *err)
+ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t n,
+                              bool skip_special, ts_string *out, ts_error *err)
 {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                            "token %zu is %d; the %s tokenizer has ids 0 to %d: were these ids made with another one?", i,
-                            ids[i], t->kind->type, t->vocab_size - 1);
+            return TS_ERROR(
+                err, TS_INVALID_ARGUMENT,
+                "token %zu is %d; the %s tokenizer has ids 0 to %d: were these ids made with another one?",
+                i, ids[i], t->kind->type, t->vocab_size - 1);
     for (size_t i = 0; i < n; i++) {
         const char *name = t->kind->special_name(t, ids[i]);
         if (name) {
@@ -114,6 +139,7 @@ ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t 
         ts_string_add_bytes(out, data, bytes);
     }
     if (out->failed)
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "the text of %zu tokens is over %zu bytes, or memory is out", n, out->max);
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "the text of %zu tokens is over %zu bytes, or memory is out", n, out->max);
     return TS_OK;
 }

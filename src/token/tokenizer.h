@@ -24,11 +24,11 @@ void ts_tokens_free(ts_tokens *t);
 
 /* 256 bytes, then bos 256, eos 257, pad 258: a vocabulary of 259. Owns: caller. */
 TS_MUST_CHECK ts_status ts_tokenizer_open_byte(ts_tokenizer **out, ts_error *err);
-void ts_tokenizer_free(ts_tokenizer *t);                       /* NULL is fine */
+void ts_tokenizer_free(ts_tokenizer *t); /* NULL is fine */
 
-const char *ts_tokenizer_type(const ts_tokenizer *t);          /* the value of tokenizer_type: "byte" */
+const char *ts_tokenizer_type(const ts_tokenizer *t); /* the value of tokenizer_type: "byte" */
 int32_t ts_tokenizer_vocab_size(const ts_tokenizer *t);
-int32_t ts_tokenizer_bos(const ts_tokenizer *t);               /* −1: the vocabulary has none */
+int32_t ts_tokenizer_bos(const ts_tokenizer *t); /* −1: the vocabulary has none */
 int32_t ts_tokenizer_eos(const ts_tokenizer *t);
 int32_t ts_tokenizer_pad(const ts_tokenizer *t);
 bool ts_tokenizer_is_special(const ts_tokenizer *t, int32_t id);
@@ -39,21 +39,22 @@ uint64_t ts_tokenizer_fingerprint(const ts_tokenizer *t);
 
 typedef enum ts_encode_flags {
     TS_ENCODE_PLAIN = 0,
-    TS_ENCODE_BOS = 1,       /* the begin token in front; an error where the vocabulary has none */
-    TS_ENCODE_EOS = 2        /* the end token behind */
+    TS_ENCODE_BOS = 1, /* the begin token in front; an error where the vocabulary has none */
+    TS_ENCODE_EOS = 2  /* the end token behind */
 } ts_encode_flags;
 /* Appends the ids of text [n bytes] to out; on failure out keeps its earlier ids only. */
-TS_MUST_CHECK ts_status ts_tokenizer_encode(const ts_tokenizer *t, const char *text, size_t n, unsigned flags,
-                                            ts_tokens *out, ts_error *err);
+TS_MUST_CHECK ts_status ts_tokenizer_encode(const ts_tokenizer *t, const char *text, size_t n,
+                                            unsigned flags, ts_tokens *out, ts_error *err);
 /* Appends the ids of the longest prefix of text that what follows cannot change (all of it when last);
  * *used is the length of that prefix. Call again with the rest in front of the next piece. */
-TS_MUST_CHECK ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const char *text, size_t n, bool last,
-                                                 ts_tokens *out, size_t *used, ts_error *err);
+TS_MUST_CHECK ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const char *text, size_t n,
+                                                 bool last, ts_tokens *out, size_t *used,
+                                                 ts_error *err);
 
 /* Appends the bytes of ids; special tokens as their names ("<eos>") or, with skip_special, not at all.
  * An id outside the vocabulary is INVALID_ARGUMENT with its index. */
-TS_MUST_CHECK ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                                            ts_string *out, ts_error *err);
+TS_MUST_CHECK ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t n,
+                                            bool skip_special, ts_string *out, ts_error *err);
 
 /* ---- UTF-8 -------------------------------------------------------------------------------------- */
 

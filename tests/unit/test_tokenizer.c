@@ -42,7 +42,8 @@ static void test_every_byte(void **state)
     char text[256];
     for (int i = 0; i < 256; i++) text[i] = (char)i;
     ts_tokens ids = {0};
-    assert_int_equal(ts_tokenizer_encode(t, text, 256, TS_ENCODE_BOS | TS_ENCODE_EOS, &ids, NULL), TS_OK);
+    assert_int_equal(ts_tokenizer_encode(t, text, 256, TS_ENCODE_BOS | TS_ENCODE_EOS, &ids, NULL),
+                     TS_OK);
     assert_int_equal(ids.n, 258);
     assert_int_equal(ids.id[0], 256);
     for (int i = 0; i < 256; i++) assert_int_equal(ids.id[i + 1], i);
@@ -87,7 +88,8 @@ static void test_pieces_equal_the_whole(void **state)
         size_t used = 0, rest = 0;
         assert_int_equal(ts_tokenizer_encode_some(t, text, cut, false, &ids, &used, NULL), TS_OK);
         assert_true(used <= cut);
-        assert_int_equal(ts_tokenizer_encode_some(t, text + used, n - used, true, &ids, &rest, NULL), TS_OK);
+        assert_int_equal(
+            ts_tokenizer_encode_some(t, text + used, n - used, true, &ids, &rest, NULL), TS_OK);
         assert_int_equal(used + rest, n);
         assert_int_equal(ids.n, whole.n);
         assert_memory_equal(ids.id, whole.id, whole.n * sizeof *whole.id);
@@ -105,7 +107,8 @@ static void test_decode_refuses(void **state)
     for (size_t i = 0; i < 4; i++) {
         ts_error err = {0};
         ts_string out = ts_string_new(100);
-        assert_int_equal(ts_tokenizer_decode(t, outside[i], 2, false, &out, &err), TS_INVALID_ARGUMENT);
+        assert_int_equal(ts_tokenizer_decode(t, outside[i], 2, false, &out, &err),
+                         TS_INVALID_ARGUMENT);
         assert_non_null(strstr(err.msg, "token 1"));
         assert_int_equal(out.length, 0);
         ts_string_free(&out);
@@ -131,7 +134,8 @@ static void test_memory_out(void **state)
     assert_int_equal(ts_tokens_add(&ids, 7, NULL), TS_OK);
     char text[1000] = {0};
     ts_alloc_fail_at(1);
-    assert_int_equal(ts_tokenizer_encode(t, text, sizeof text, TS_ENCODE_BOS, &ids, &err), TS_RESOURCE_EXHAUSTED);
+    assert_int_equal(ts_tokenizer_encode(t, text, sizeof text, TS_ENCODE_BOS, &ids, &err),
+                     TS_RESOURCE_EXHAUSTED);
     ts_alloc_fail_at(0);
     assert_int_equal(ids.n, 1);
     assert_int_equal(ids.id[0], 7);
@@ -146,14 +150,27 @@ static void test_utf8(void **state)
         const char *text;
         size_t n, valid, complete;
     } cases[] = {
-        {"", 0, 0, 0}, {"abc", 3, 3, 3},
-        {"\xc3\xa9", 2, 2, 2}, {"\xc3", 1, 0, 0}, {"a\xe2\x82", 3, 1, 1}, {"a\xe2\x82\xac", 4, 4, 4},
-        {"\xf0\x9f\x98", 3, 0, 0}, {"\xf0\x9f\x98\x80", 4, 4, 4}, {"\xf4\x8f\xbf\xbf", 4, 4, 4},
-        {"\xf4\x90\x80\x80", 4, 0, 4},          /* above U+10FFFF */
-        {"\xc0\xaf", 2, 0, 2}, {"\xe0\x80\xaf", 3, 0, 3}, {"\xf0\x80\x80\xaf", 4, 0, 4},   /* overlong */
-        {"\xed\xa0\x80", 3, 0, 3}, {"\xed\x9f\xbf", 3, 3, 3},                              /* surrogate */
-        {"a\x80", 2, 1, 2}, {"\xff", 1, 0, 1}, {"\xe2\x28", 2, 0, 2}, {"\xed\xa0", 2, 0, 2},
-        {"\x80\x80\x80\x80", 4, 0, 4}, {"a\0b", 3, 3, 3},
+        {"", 0, 0, 0},
+        {"abc", 3, 3, 3},
+        {"\xc3\xa9", 2, 2, 2},
+        {"\xc3", 1, 0, 0},
+        {"a\xe2\x82", 3, 1, 1},
+        {"a\xe2\x82\xac", 4, 4, 4},
+        {"\xf0\x9f\x98", 3, 0, 0},
+        {"\xf0\x9f\x98\x80", 4, 4, 4},
+        {"\xf4\x8f\xbf\xbf", 4, 4, 4},
+        {"\xf4\x90\x80\x80", 4, 0, 4}, /* above U+10FFFF */
+        {"\xc0\xaf", 2, 0, 2},
+        {"\xe0\x80\xaf", 3, 0, 3},
+        {"\xf0\x80\x80\xaf", 4, 0, 4}, /* overlong */
+        {"\xed\xa0\x80", 3, 0, 3},
+        {"\xed\x9f\xbf", 3, 3, 3}, /* surrogate */
+        {"a\x80", 2, 1, 2},
+        {"\xff", 1, 0, 1},
+        {"\xe2\x28", 2, 0, 2},
+        {"\xed\xa0", 2, 0, 2},
+        {"\x80\x80\x80\x80", 4, 0, 4},
+        {"a\0b", 3, 3, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(ts_utf8_valid_prefix(cases[i].text, cases[i].n), cases[i].valid);
