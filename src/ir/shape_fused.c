@@ -277,6 +277,8 @@ static ts_status repeat_counts(ts_rule *r)
     const ts_attr *a = r->attr;
     int64_t c = a->repeat.n_carry, x = a->repeat.n_xs, k = a->repeat.n_consts, s = a->repeat.n_stack;
     if (a->repeat.n < 1) return TS_RULE_ERROR(r, "runs %" PRId64 " times; expected at least 1", a->repeat.n);
+    if (a->repeat.remat != TS_REMAT_NONE && a->repeat.remat != TS_REMAT_FULL)
+        return TS_RULE_ERROR(r, "remat policy %" PRId64 " does not exist", a->repeat.remat);
     if (c < 0 || x < 0 || k < 0 || c > r->n_in || x > r->n_in || c + x > r->n_in || k != r->n_in - c - x)
         return TS_RULE_ERROR(r, "%" PRId64 " carries, %" PRId64 " xs and %" PRId64 " consts, but %d operands", c, x, k, r->n_in);
     if (r->body->n_arg != r->n_in)
