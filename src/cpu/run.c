@@ -1,0 +1,126 @@
+/* cpu/run.c – runs a compiled program: one control thread, devices in lockstep, OpenMP inside steps.
+ *
+ * A segment (steps without a loop's beginning or end) runs on device 0, then 1, …; loop counters are
+ * shared. Nothing is allocated. Sums of accumulated results are added element by element in iteration
+ * order, so any thread count gives the same bits.
+ */
+#include "cpu/program.h"
+
+enum { PARALLEL_BYTES = 1 << 20 };       /* below this one thread moves bytes faster than a team */
+
+typedef struct runner {
+    const ts_cpu_program *p;
+    int64_t trip[TS_CPU_MAX_LOOPS];      /* iterations done, by depth */
+    int64_t index[TS_CPU_MAX_LOOPS];     /* this iteration's index, counting down when reversed */
+    ts_cpu_timeline *timeline;
+} runner;
+
+static void *resolve(const runner *r, const ts_cpu_device *d, const ts_cpu_address *a, int depth)
+{
+    int64_t offset = a->offset;
+    for (int k = 0; k < depth; k++) offset += r->index[k] * a->stride[k];
+    return (char *)d->base[a->base] + offset;
+}
+
+static void move_bytes(void *to, const void *from, size_t bytes, int threads)
+{
+    const char *f = from;
+    char *t = to;
+    bool apart = f + bytes <= t || t + bytes <= f;
+    if (bytes < PARALLEL_BYTES || !apart || threads == 1) {
+        memmove(to, from, bytes);
+        return;
+    }
+    int64_t pieces = (int64_t)((bytes + PARALLEL_BYTES / 4 - 1) / (PARALLEL_BYTES / 4));
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t k = 0; k < pieces; k++) {
+        size_t at = (size_t)k * (PARALLEL_BYTES / 4), n = bytes - at;
+        memcpy(t + at, f + at, n < PARALLEL_BYTES / 4 ? n : PARALLEL_BYTES / 4);
+    }
+}
+
+/* sum [n] += x [n]; integers wrap. */
+static void add_into(void *sum, const void *x, size_t bytes, ts_dtype dtype, int threads)
+{
+    int64_t n = (int64_t)(bytes / ts_dtype_bytes(dtype));
+    bool wide = bytes >= PARALLEL_BYTES && threads > 1;
+    if (dtype == TS_F32) {
+        float *s = sum;
+        const float *v = x;
+#pragma omp parallel for simd num_threads(threads) if (wide) schedule(static)
+        for (int64_t i = 0; i < n; i++) s[i] += v[i];
+    } else if (dtype == TS_BF16) {
+        uint16_t *s = sum;
+        const uint16_t *v = x;
+#pragma omp parallel for num_threads(threads) if (wide) schedule(static)
+        for (int64_t i = 0; i < n; i++) s[i] = ts_bf16_from_f32(ts_bf16_to_f32(s[i]) + ts_bf16_to_f32(v[i]));
+    } else if (dtype == TS_PRED) {
+        uint8_t *s = sum;
+        const uint8_t *v = x;
+        for (int64_t i = 0; i < n; i++) s[i] |= v[i];
+    } else {
+        uint32_t *s = sum;
+        const uint32_t *v = x;
+#pragma omp parallel for simd num_threads(threads) if (wide) schedule(static)
+        for (int64_t i = 0; i < n; i++) s[i] += v[i];
+    }
+}
+
+static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
+{
+    const ts_cpu_program *p = r->p;
+    int n = s->n_in + s->n_out;
+    for (int k = 0; k < n; k++) d->pointer[k] = resolve(r, d, &s->at[k], s->depth);
+    switch (s->kind) {
+    case TS_CODE_KERNEL:
+        s->kernel->run(&(ts_cpu_call){s->node, d->pointer, d->pointer + s->n_in, resolve(r, d, &s->at[n], s->depth), s->state,
+                                      p->threads});
+        return;
+    case TS_CODE_COPY:
+    case TS_CODE_STACK: move_bytes(d->pointer[1], d->pointer[0], s->bytes, p->threads); return;
+    case TS_CODE_ADD: add_into(d->pointer[1], d->pointer[0], s->bytes, s->dtype, p->threads); return;
+    case TS_CODE_ZERO: memset(d->pointer[0], 0, s->bytes); return;
+    case TS_CODE_BEGIN:
+    case TS_CODE_END: return;
+    }
+}
+
+static void run_timed(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
+{
+    ts_cpu_timeline *t = r->timeline;
+    double start = ts_clock_seconds();
+    run_step(r, d, s);
+    if (t->n == t->max) return;
+    t->event[t->n++] = (ts_profile_event){.node = s->node, .start_seconds = start - t->origin,
+                                          .seconds = ts_clock_seconds() - start,
+                                          .iteration = s->depth ? r->index[s->depth - 1] : 0};
+}
+
+/* Loop control; returns the next step. */
+static int loop_edge(runner *r, int at)
+{
+    const ts_cpu_step *s = &r->p->step[at];
+    const ts_cpu_loop *l = &r->p->loop[s->loop];
+    int d = l->depth;
+    r->trip[d] = s->kind == TS_CODE_BEGIN ? 0 : r->trip[d] + 1;
+    r->index[d] = l->reverse ? l->n - 1 - r->trip[d] : r->trip[d];
+    return s->kind == TS_CODE_END && r->trip[d] < l->n ? l->begin + 1 : at + 1;
+}
+
+void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices, ts_cpu_timeline *timeline)
+{
+    runner r = {.p = p, .timeline = timeline};
+    for (int at = 0; at < p->n_step;) {
+        int end = p->step[at].segment_end;
+        if (end == at) {
+            at = loop_edge(&r, at);
+            continue;
+        }
+        for (int d = 0; d < n_devices; d++)
+            for (int k = at; k < end; k++) {
+                if (timeline) run_timed(&r, &device[d], &p->step[k]);
+                else run_step(&r, &device[d], &p->step[k]);
+            }
+        at = end;
+    }
+}
