@@ -112,7 +112,7 @@ struct ts_region {
 
 /* A trainable tensor and its place in a published file. */
 typedef struct ts_param_info {
-    const char *name;                    /* "model.layers.{}.mlp.up_proj.weight"; {} where stacked */
+    const char *name;                    /* "model.layers.{0..30:2}.mlp.up_proj.weight" where stacked: first..last:step */
     ts_value *value;                     /* the graph's input, [layers, …] where stacked */
     int first, step, count;              /* layers of the stack: first, first + step, …; count 0: not stacked */
     int file_rank;                       /* shape of one layer's tensor in a file */

@@ -1,0 +1,267 @@
+/* train/program.c – builds the graphs of program.h from a model description.
+ *
+ * Gradient accumulation is a repeat over micro-batches whose body contains the gradient: gradients are summed,
+ * nothing of a micro-batch outlives it. The loss is Σ over trained tokens / their number in the whole step,
+ * counted from the labels before the loop, so accumulation and batch split give the same mean.
+ */
+#include "train/program.h"
+
+#include <stdio.h>
+
+#include "grad/grad.h"
+
+typedef struct batch {
+    ts_value *tokens, *labels, *segments, *positions;   /* i32 [rows,S]; the last two NULL unless packed */
+    ts_value *cos, *sin;                                /* f32 [S,D/2] */
+} batch;
+
+static ts_builder *begin(const ts_program_options *o, const char *name, ts_error *err)
+{
+    ts_builder *b = ts_builder_new(name);
+    if (!b) {
+        TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", name);
+        return NULL;
+    }
+    ts_set_compute_dtype(b, o->compute);
+    ts_set_remat(b, o->remat);
+    b->unroll_layers = !o->scan_layers;
+    return b;
+}
+
+/* rows: of the whole input. with_labels: false for next-token logits. */
+static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t rows, bool with_labels)
+{
+    const ts_dim shape[2] = {{"batch", rows}, {"sequence", o->sequence}};
+    const ts_dim table[2] = {{"sequence", o->sequence}, {"half_head", o->model->head_dim / 2}};
+    batch in = {0};
+    in.tokens = ts_input(b, "tokens", TS_I32, shape, 2);
+    if (with_labels) in.labels = ts_input(b, "labels", TS_I32, shape, 2);
+    if (o->packed) {
+        in.segments = ts_input(b, "segments", TS_I32, shape, 2);
+        in.positions = ts_input(b, "positions", TS_I32, shape, 2);
+    }
+    in.cos = ts_input(b, "rope.cos", TS_F32, table, 2);
+    in.sin = ts_input(b, "rope.sin", TS_F32, table, 2);
+    return in;
+}
+
+static ts_forward forward(ts_builder *b, const ts_program_options *o, const batch *in)
+{
+    ts_forward_inputs f = {in->tokens, in->segments, in->cos, in->sin};
+    if (in->positions) {                                /* tables [S,D/2] → [B,S,D/2] by position */
+        f.cos = ts_take(b, in->cos, in->positions, -1);
+        f.sin = ts_take(b, in->sin, in->positions, -1);
+    }
+    ts_forward out = ts_model_forward(b, o->model, &f);
+    b->loc = (ts_loc){0};                               /* what follows is no line of the model */
+    return out;
+}
+
+/* Σ cross-entropy over trained tokens, f32 scalar. */
+static ts_value *loss_sum(ts_builder *b, const ts_forward *f, ts_value *labels)
+{
+    ts_type t = *ts_type_of(f->stream);
+    ts_dim tokens = {"tokens", t.dim[0].size * t.dim[1].size};
+    ts_scope_push(b, "loss");
+    ts_value *x = ts_reshape(b, f->stream, TS_DIMS(tokens, t.dim[2]));
+    ts_value *y = ts_reshape(b, labels, TS_DIMS(tokens));
+    ts_value *w = ts_convert(b, f->head, b->compute);
+    ts_value *loss = ts_reduce_sum(b, ts_linear_xent(b, x, w, y, f->softcap, 0, NULL), TS_INTS(0));
+    ts_scope_pop(b);
+    return loss;
+}
+
+/* Number of trained tokens, f32; exact to 2²⁴ a step by counting in i32. */
+static ts_value *count_trained(ts_builder *b, ts_value *labels)
+{
+    ts_value *trained = ts_compare(b, TS_GE, labels, ts_scalar(b, 0, TS_I32));
+    ts_value *n = ts_reduce_sum(b, ts_convert(b, trained, TS_I32), TS_INTS(0, 1));
+    return ts_convert(b, n, TS_F32);
+}
+
+/* Sum / max(count, 1): a batch without trained tokens has loss 0, not NaN. */
+static ts_value *mean(ts_builder *b, ts_value *sum, ts_value *count)
+{
+    return ts_div(b, sum, ts_max(b, count, ts_scalar(b, 1, TS_F32)));
+}
+
+bool ts_program_is_frozen(const ts_program_options *o, const ts_param_info *p)
+{
+    char first[512];
+    ts_param_name(p, 0, first, sizeof first);
+    for (int i = 0; i < o->n_frozen; i++)
+        if (ts_pattern_match(o->frozen[i], p->name) || ts_pattern_match(o->frozen[i], first)) return true;
+    return false;
+}
+
+/* Indices and values of the trained parameters. */
+static int trained_params(ts_builder *b, const ts_program_options *o, int **index, ts_value ***value)
+{
+    ts_graph *g = b->graph;
+    int n = 0;
+    *index = ts_arena_alloc(g->arena, (size_t)(g->n_param + 1) * sizeof **index);
+    *value = ts_arena_alloc(g->arena, (size_t)(g->n_param + 1) * sizeof **value);
+    if (!*index || !*value) {
+        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", g->name);
+        return 0;
+    }
+    for (int i = 0; i < g->n_param; i++) {
+        if (ts_program_is_frozen(o, &g->param[i])) continue;
+        (*index)[n] = i;
+        (*value)[n++] = g->param[i].value;
+    }
+    return n;
+}
+
+/* ---- train ------------------------------------------------------------------------------------------- */
+
+/* Loss Σ/total and gradients of one batch, in the builder's region. */
+static ts_value *loss_and_grads(ts_builder *b, const ts_program_options *o, const batch *in, ts_value *total, int **index,
+                                ts_value ***grads, int *n)
+{
+    ts_value **params;
+    ts_forward f = forward(b, o, in);
+    ts_value *loss = mean(b, loss_sum(b, &f, in->labels), total);
+    *n = trained_params(b, o, index, &params);
+    *grads = ts_arena_alloc(b->graph->arena, (size_t)(*n + 1) * sizeof **grads);
+    if (!*grads) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    ts_grad(b, loss, params, *n, *grads, NULL);
+    return loss;
+}
+
+static ts_value *micro(ts_builder *b, const ts_program_options *o, ts_value *v)
+{
+    return ts_reshape(b, v, TS_DIMS({"micro_batches", o->accumulation}, {"batch", o->rows}, {"sequence", o->sequence}));
+}
+
+/* The same over `accumulation` micro-batches: everything is a sum. */
+static ts_value *accumulate(ts_builder *b, const ts_program_options *o, const batch *in, ts_value *total, int **index,
+                            ts_value ***grads, int *n)
+{
+    ts_value *xs[4] = {micro(b, o, in->tokens), micro(b, o, in->labels)}, *slice[4];
+    int n_xs = 2;
+    if (o->packed) {
+        xs[n_xs++] = micro(b, o, in->segments);
+        xs[n_xs++] = micro(b, o, in->positions);
+    }
+    ts_repeat *r = ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, n_xs, NULL, slice);
+    batch one = {slice[0], slice[1], o->packed ? slice[2] : NULL, o->packed ? slice[3] : NULL, in->cos, in->sin};
+    ts_value *loss = loss_and_grads(b, o, &one, total, index, grads, n);
+    size_t count = (size_t)*n + 1;
+    ts_value **ys = ts_arena_alloc(b->graph->arena, count * sizeof *ys);
+    bool *sum = ts_arena_alloc(b->graph->arena, count);
+    if (!ys || !sum || b->error.code != TS_OK)
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    ys[0] = loss;
+    for (int i = 0; i < *n; i++) ys[1 + i] = (*grads)[i];
+    for (size_t i = 0; i < count; i++) sum[i] = true;
+    ts_value **results = ts_arena_alloc(b->graph->arena, count * sizeof *results);
+    if (!results) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    ts_repeat_end(b, r, NULL, ys, sum, (int)count, results);
+    *grads = results + 1;
+    return results[0];
+}
+
+static ts_status finish(ts_builder *b, ts_graph **out, ts_error *err)
+{
+    TS_TRY(ts_builder_finish(b, out, err));
+    ts_status status = ts_graph_cse(*out, err);
+    if (status == TS_OK) status = ts_graph_dce(*out, err);
+    if (status == TS_OK) status = ts_graph_verify(*out, err);
+    if (status != TS_OK) {
+        ts_graph_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+ts_status ts_program_train(const ts_program_options *o, ts_graph **out, ts_error *err)
+{
+    ts_builder *b = begin(o, "train_step", err);
+    if (!b) return TS_RESOURCE_EXHAUSTED;
+    batch in = batch_inputs(b, o, o->rows * o->accumulation, true);
+    ts_optimizer_inputs scalars = {ts_input(b, "lr", TS_F32, TS_SCALAR), ts_input(b, "step", TS_I32, TS_SCALAR)};
+    ts_value *total = count_trained(b, in.labels), **grads, *ok;
+    int *index, n;
+    ts_value *loss = o->accumulation > 1 ? accumulate(b, o, &in, total, &index, &grads, &n)
+                                         : loss_and_grads(b, o, &in, total, &index, &grads, &n);
+    if (b->error.code == TS_OK) {
+        ts_value *norm = ts_optimizer_apply(b, &o->optimizer, &scalars, index, grads, n, loss, &ok);
+        ts_output(b, "loss", loss, NULL);
+        ts_output(b, "weights", total, NULL);
+        ts_output(b, "grad_norm", norm, NULL);
+        ts_output(b, "ok", ok, NULL);
+    }
+    return finish(b, out, err);
+}
+
+/* ---- evaluation, probe, logits -------------------------------------------------------------------------- */
+
+ts_status ts_program_eval(const ts_program_options *o, ts_graph **out, ts_error *err)
+{
+    ts_builder *b = begin(o, "eval_step", err);
+    if (!b) return TS_RESOURCE_EXHAUSTED;
+    batch in = batch_inputs(b, o, o->rows, true);
+    ts_forward f = forward(b, o, &in);
+    ts_output(b, "loss_sum", loss_sum(b, &f, in.labels), NULL);
+    ts_output(b, "weights", count_trained(b, in.labels), NULL);
+    return finish(b, out, err);
+}
+
+/* x [.., E] · head [V,E] → f32 [.., V], softcapped. */
+static ts_value *logits(ts_builder *b, const ts_forward *f, ts_value *x)
+{
+    ts_dot_dims d = {.n_contract = 1, .x_contract = {ts_type_of(x)->rank - 1}, .y_contract = {1}};
+    ts_value *y = ts_dot(b, x, ts_convert(b, f->head, b->compute), &d, TS_F32);
+    if (f->softcap == 0) return y;
+    ts_value *cap = ts_scalar(b, f->softcap, TS_F32);
+    return ts_mul(b, ts_tanh(b, ts_div(b, y, cap)), cap);
+}
+
+static void output_hidden(ts_builder *b, const ts_hidden *h)
+{
+    for (int k = 0; k < h->count && b->error.code == TS_OK; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "hidden.%d", h->first + k * h->step);
+        ts_type t = *ts_type_of(h->value);
+        ts_value *one = ts_slice(b, h->value, 0, k, k + 1);
+        ts_output(b, name, ts_reshape(b, one, t.dim + 1, t.rank - 1), NULL);
+    }
+}
+
+ts_status ts_program_probe(const ts_program_options *o, ts_graph **out, ts_error *err)
+{
+    ts_builder *b = begin(o, "probe", err);
+    if (!b) return TS_RESOURCE_EXHAUSTED;
+    b->keep_hidden = true;
+    batch in = batch_inputs(b, o, o->rows, true);
+    ts_forward f = forward(b, o, &in);
+    ts_value *loss = mean(b, loss_sum(b, &f, in.labels), count_trained(b, in.labels));
+    ts_output(b, "logits", logits(b, &f, f.stream), NULL);
+    ts_output(b, "hidden.embed", f.embed, NULL);
+    for (int i = 0; i < b->n_hidden; i++) output_hidden(b, &b->hidden[i]);
+    ts_output(b, "hidden.norm", f.stream, NULL);
+    ts_output(b, "loss", loss, NULL);
+    ts_value **params, **grads;
+    int *index, n = trained_params(b, o, &index, &params);
+    if (b->error.code == TS_OK && (grads = ts_arena_alloc(b->graph->arena, (size_t)(n + 1) * sizeof *grads)))
+        if (ts_grad(b, loss, params, n, grads, NULL) == TS_OK)
+            for (int i = 0; i < n; i++) {
+                const char *name = ts_arena_printf(b->graph->arena, "grad.%s", b->graph->param[index[i]].name);
+                if (name) ts_output(b, name, grads[i], NULL);
+            }
+    return finish(b, out, err);
+}
+
+ts_status ts_program_logits(const ts_program_options *o, ts_graph **out, ts_error *err)
+{
+    ts_builder *b = begin(o, "next_token", err);
+    if (!b) return TS_RESOURCE_EXHAUSTED;
+    batch in = batch_inputs(b, o, o->rows, false);
+    ts_value *last = ts_input(b, "last", TS_I32, TS_SCALAR);
+    ts_forward f = forward(b, o, &in);
+    ts_type t = *ts_type_of(f.stream);
+    ts_value *x = ts_dynamic_slice(b, f.stream, last, 1, 1);                       /* [B,1,E] */
+    ts_output(b, "logits", logits(b, &f, ts_reshape(b, x, TS_DIMS(t.dim[0], t.dim[2]))), NULL);
+    return finish(b, out, err);
+}
