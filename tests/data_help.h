@@ -1,6 +1,6 @@
-/* tests/data_help.h – what the tests of the data loader share: small files, options, batches, and the laws
- * that hold for every batch whatever it came from. Include it behind cmocka.h. Functions are inline so
- * that a test may leave some unused.
+/* tests/data_help.h – what the tests of the data loader share: small files, options, batches, and
+ * the laws that hold for every batch whatever it came from. Include it behind cmocka.h. Functions
+ * are inline so that a test may leave some unused.
  */
 #ifndef TS_TESTS_DATA_HELP_H
 #define TS_TESTS_DATA_HELP_H

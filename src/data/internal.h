@@ -1,8 +1,8 @@
 /* data/internal.h – what the files of src/data share: streams of tokens, rows of JSON, the order.
  *
- * A stream (text, tokens) is one long list of ids over several files, read at any place. Rows (jsonl)
- * are samples of their own length, read by number. loader.c owns the position; windows.c and pack.c
- * turn positions into batches.
+ * A stream (text, tokens) is one long list of ids over several files, read at any place. Rows
+ * (jsonl) are samples of their own length, read by number. loader.c owns the position; windows.c
+ * and pack.c turn positions into batches.
  */
 #ifndef TS_DATA_INTERNAL_H
 #define TS_DATA_INTERNAL_H
@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "data/loader.h"
 
-/* ---- order (permute.c) --------------------------------------------------------------------------- */
+/* ---- order (permute.c) ---------------------------------------------------------------------- */
 
 enum { TS_PERMUTATION_ROUNDS = 6 };
 typedef struct ts__permutation {
@@ -22,15 +22,16 @@ void ts__permutation_init(ts__permutation *p, uint64_t n, uint64_t seed,
 uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i); /* i < n */
 uint64_t ts__mix64(uint64_t x);
 
-/* ---- files (source.c) ---------------------------------------------------------------------------- */
+/* ---- files (source.c) ----------------------------------------------------------------------- */
 
-/* Opens a file of a data set: not a folder, not empty, not compressed or a format of another tool. */
+/* Opens a file of a data set: not a folder, not empty, not compressed or a format of another
+ * tool. */
 ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out,
                              ts_error *err);
 /* Hash of a file's size, head and tail: notices another file, not every change. */
 ts_status ts__data_file_fingerprint(ts_file *f, uint64_t *hash, ts_error *err);
 
-/* ---- stream (stream.c) --------------------------------------------------------------------------- */
+/* ---- stream (stream.c) ---------------------------------------------------------------------- */
 
 typedef struct ts__stream ts__stream;
 ts_status ts__stream_open(const ts_loader_options *o, ts__stream **out, ts_error *err);
@@ -42,7 +43,7 @@ ts_status ts__stream_read(ts__stream *s, int64_t at, int64_t n, int32_t *ids, ts
 /* The first place after at where another file begins, or the end of the stream. */
 int64_t ts__stream_file_end(const ts__stream *s, int64_t at);
 
-/* ---- rows (rows.c) ------------------------------------------------------------------------------- */
+/* ---- rows (rows.c) -------------------------------------------------------------------------- */
 
 typedef struct ts__rows ts__rows;
 ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *err);
@@ -54,7 +55,7 @@ const char *ts__rows_bad_at(const ts__rows *r, size_t i);
 /* Replaces ids by the tokens of row i, cut to the sequence where rows are cut. At least 2. */
 ts_status ts__rows_read(ts__rows *r, int64_t i, ts_tokens *ids, ts_error *err);
 
-/* ---- loader -------------------------------------------------------------------------------------- */
+/* ---- loader --------------------------------------------------------------------------------- */
 
 struct ts_loader {
     ts_loader_options o; /* paths and columns are not kept */

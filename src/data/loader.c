@@ -1,8 +1,9 @@
 /* data/loader.c – options, the held-out part, the cursor, and filling one batch.
  *
- * Invariants: samples ≥ 1; the cursor stands on a sample (index < samples) or behind the last epoch; a
- * failed ts_loader_next leaves the state as it was. An ordinal counts samples over all epochs: epoch ·
- * samples + index. Not here: what a sample is (windows.c, pack.c), JSON of the state (state.c).
+ * Invariants: samples ≥ 1; the cursor stands on a sample (index < samples) or behind the last
+ * epoch; a failed ts_loader_next leaves the state as it was. An ordinal counts samples over all
+ * epochs: epoch · samples + index. Not here: what a sample is (windows.c, pack.c), JSON of the
+ * state (state.c).
  */
 #include <stdio.h>
 
@@ -24,7 +25,7 @@ void ts_loader_options_default(ts_loader_options *o)
     };
 }
 
-/* ---- open ---------------------------------------------------------------------------------------- */
+/* ---- open ----------------------------------------------------------------------------------- */
 
 static ts_status check_vocabulary(const ts_loader_options *o, ts_error *err)
 {
@@ -99,7 +100,8 @@ static ts_status check_options(const ts_loader_options *o, ts_error *err)
     return check_vocabulary(o, err);
 }
 
-/* Too few tokens for one window of training or one label of evaluation: says which length would do. */
+/* Too few tokens for one window of training or one label of evaluation: says which length would
+ * do. */
 static ts_status too_short(const ts_loader *l, const ts_loader_options *o, int64_t n, ts_error *err)
 {
     const char *more = o->n_paths > 1 ? " and the other files" : "";
@@ -239,7 +241,7 @@ const char *ts_loader_bad_row_at(const ts_loader *l, size_t i)
     return l->rows ? ts__rows_bad_at(l->rows, i) : NULL;
 }
 
-/* ---- cursor -------------------------------------------------------------------------------------- */
+/* ---- cursor --------------------------------------------------------------------------------- */
 
 bool ts__loader_exhausted(const ts_loader *l)
 {
@@ -269,7 +271,7 @@ int64_t ts__loader_sample_at(ts_loader *l, int64_t ordinal)
     return (int64_t)ts__permutation_at(&l->order, (uint64_t)index);
 }
 
-/* ---- one batch ----------------------------------------------------------------------------------- */
+/* ---- one batch ------------------------------------------------------------------------------ */
 
 void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids,
                     int64_t n, int32_t next, int32_t segment)

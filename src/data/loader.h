@@ -1,9 +1,11 @@
-/* data/loader.h – batches of token ids from text, rows of JSON, token files, or one fixed random batch.
+/* data/loader.h – batches of token ids from text, rows of JSON, token files, or one fixed random
+ * batch.
  *
- * The order of samples depends on the data, seed and epoch alone. The whole position is a small struct:
- * a loader that is given the state of another one goes on with the same batches, bit for bit, wherever
- * that was, across an epoch's end too. Memory is bounded whatever the files' size (jsonl: 8 bytes a
- * row). text, tokens and synthetic allocate nothing after open. One loader belongs to one thread.
+ * The order of samples depends on the data, seed and epoch alone. The whole position is a small
+ * struct: a loader that is given the state of another one goes on with the same batches, bit for
+ * bit, wherever that was, across an epoch's end too. Memory is bounded whatever the files' size
+ * (jsonl: 8 bytes a row). text, tokens and synthetic allocate nothing after open. One loader
+ * belongs to one thread.
  *
  * A loader is one reader: one cursor, one packer, one state. Several readers are several loaders.
  * Not here: downloads, templates and chat formats, moving batches to devices.
@@ -32,9 +34,9 @@ typedef enum ts_packing {
 } ts_packing;
 typedef enum ts_bad_row { TS_BAD_ROW_SKIP, TS_BAD_ROW_STOP } ts_bad_row;
 
-/* Where the held-out part lies. text and tokens: the last fraction of the stream that the files form
- * together. jsonl: the rows whose hash falls below the fraction, so a row stays on its side when
- * others come or go. */
+/* Where the held-out part lies. text and tokens: the last fraction of the stream that the files
+ * form together. jsonl: the rows whose hash falls below the fraction, so a row stays on its side
+ * when others come or go. */
 typedef struct ts_loader_options {
     size_t struct_size;
     ts_data_type type;
@@ -63,44 +65,42 @@ typedef struct ts_loader_options {
 void ts_loader_options_default(ts_loader_options *o);
 
 typedef struct ts_loader ts_loader;
-/* Checks every file. A folder, an empty or unreadable file, a file that is too short or malformed, a
- * held-out part that is too small: an error that says what to change. */
+/* Checks every file. A folder, an empty or unreadable file, a file that is too short or malformed,
+ * a held-out part that is too small: an error that says what to change. */
 TS_MUST_CHECK ts_status ts_loader_open(const ts_loader_options *o, ts_loader **out, ts_error *err);
 void ts_loader_free(ts_loader *l); /* NULL is fine */
 
-/* The caller's arrays, all [rows, sequence]; row_ids [rows] may be NULL. */
+/* The caller's arrays, all [rows, sequence]; row_ids [rows] may be NULL. labels[i] is the token that
+ * follows tokens[i], or −1 where nothing is trained: padding, and the last token of a document.
+ * row_ids is the number of the row's first sample in the data (not in the order), −1 for padding. */
 typedef struct ts_batch {
-    int32_t *tokens;
-    int32_t *
-        labels; /* the token that follows tokens[i]; −1: not trained (padding, a document's last) */
+    int32_t *tokens, *labels;
     int32_t *segments;  /* 0 = padding, 1 … for the samples of a row */
     int32_t *positions; /* 0 … in each segment */
-    int64_t *
-        row_ids; /* the number of the row's first sample (in the data, not in the order); −1: all padding */
+    int64_t *row_ids;
     int64_t trained_tokens; /* labels ≥ 0 */
     int64_t padding;        /* slots with segment 0 */
 } ts_batch;
-/* The next batch. Batches run across the end of an epoch; the very last may end in padding. After it:
- * TS_OUT_OF_RANGE, which nothing else returns, and err is left alone. Another failure leaves the
- * state as it was. */
+/* The next batch. Batches run across the end of an epoch; the very last may end in padding. After
+ * it: TS_OUT_OF_RANGE, which nothing else returns, and err is left alone. Another failure leaves
+ * the state as it was. */
 TS_MUST_CHECK ts_status ts_loader_next(ts_loader *l, ts_batch *batch, ts_error *err);
 void ts_loader_rewind(ts_loader *l); /* back to the first batch */
 
 typedef struct ts_loader_stats {
-    int64_t samples; /* in an epoch: windows of text, usable rows of jsonl */
-    int64_t tokens;  /* of this split; with bos and eos */
-    int64_t
-        tail_tokens; /* of them left out because they fill no window (training on text and tokens) */
-    int64_t rows;    /* jsonl, both splits: lines that are not blank */
-    int64_t bad_rows; /* jsonl, both splits: lines that were skipped */
-    int64_t cut_rows; /* jsonl: rows of this split longer than the sequence */
+    int64_t samples;     /* in an epoch: windows of text, usable rows of jsonl */
+    int64_t tokens;      /* of this split; with bos and eos */
+    int64_t tail_tokens; /* of them left out of training: they fill no window (text and tokens) */
+    int64_t rows;        /* jsonl, both splits: lines that are not blank */
+    int64_t bad_rows;    /* jsonl, both splits: lines that were skipped */
+    int64_t cut_rows;    /* jsonl: rows of this split longer than the sequence */
 } ts_loader_stats;
 ts_loader_stats ts_loader_stats_of(const ts_loader *l);
 /* The first bad rows as "file:line: reason", at most TS_BAD_ROWS_KEPT; NULL beyond. Until free. */
 enum { TS_BAD_ROWS_KEPT = 20 };
 const char *ts_loader_bad_row_at(const ts_loader *l, size_t i);
 
-/* ---- position ------------------------------------------------------------------------------------ */
+/* ---- position ------------------------------------------------------------------------------- */
 
 enum { TS_LOADER_PENDING = 32 };
 typedef struct ts_loader_state {
@@ -112,8 +112,9 @@ typedef struct ts_loader_state {
     int64_t pending[TS_LOADER_PENDING]; /* epoch · samples + index */
 } ts_loader_state;
 ts_loader_state ts_loader_get_state(const ts_loader *l);
-/* FAILED_PRECONDITION for the state of other data or of another order, INVALID_ARGUMENT when it is no
- * state at all; the loader is then as before. rows may differ from the loader that gave the state. */
+/* FAILED_PRECONDITION for the state of other data or of another order, INVALID_ARGUMENT when it is
+ * no state at all; the loader is then as before. rows may differ from the loader that gave the
+ * state. */
 TS_MUST_CHECK ts_status ts_loader_set_state(ts_loader *l, const ts_loader_state *s, ts_error *err);
 /* A JSON object. Owns: caller, json_decref. */
 TS_MUST_CHECK ts_status ts_loader_state_to_json(const ts_loader_state *s, json_t **out,

@@ -1,14 +1,15 @@
 /* data/pack.c – rows of JSON into batches: one a row, first-fit, or end to end.
  *
- * Everything that outlives a batch is in ts_loader_state, so a batch is a function of the state alone.
- * First-fit: samples come in order and go into the first row with room; one that fits nowhere waits in the
- * pending list and goes first into the next batch; a batch is done when that list is full or every row is.
- * Concat: a sample that reaches the end of a row goes on in the next, as a segment of its own whose
- * positions restart; its last token is no input when it would only stand in front of nothing.
+ * Everything that outlives a batch is in ts_loader_state, so a batch is a function of the state
+ * alone. First-fit: samples come in order and go into the first row with room; one that fits
+ * nowhere waits in the pending list and goes first into the next batch; a batch is done when that
+ * list is full or every row is. Concat: a sample that reaches the end of a row goes on in the next,
+ * as a segment of its own whose positions restart; its last token is no input when it would only
+ * stand in front of nothing.
  */
 #include "data/internal.h"
 
-/* ---- one a row ----------------------------------------------------------------------------------- */
+/* ---- one a row ------------------------------------------------------------------------------ */
 
 static ts_status fill_single(ts_loader *l, ts_batch *b, ts_error *err)
 {
@@ -21,7 +22,7 @@ static ts_status fill_single(ts_loader *l, ts_batch *b, ts_error *err)
     return TS_OK;
 }
 
-/* ---- first fit ----------------------------------------------------------------------------------- */
+/* ---- first fit ------------------------------------------------------------------------------ */
 
 /* Puts the sample into the first row with room; *placed says whether there was one. */
 static ts_status place(ts_loader *l, ts_batch *b, int64_t ordinal, bool *placed, ts_error *err)
@@ -69,7 +70,7 @@ static ts_status fill_first_fit(ts_loader *l, ts_batch *b, ts_error *err)
     return TS_OK;
 }
 
-/* ---- concat -------------------------------------------------------------------------------------- */
+/* ---- concat --------------------------------------------------------------------------------- */
 
 static ts_status fill_concat_row(ts_loader *l, ts_batch *b, int64_t row, ts_error *err)
 {

@@ -1,9 +1,10 @@
 /* data/permute.c – the order of an epoch: a permutation of 0 … n−1 without a table.
  *
- * A balanced Feistel network over the smallest even number of bits that holds n−1, with splitmix64's
- * finaliser as round function and keys drawn by splitmix64 from (seed, epoch). Its domain is less than
- * 4n; a result outside is sent through again until it falls inside (cycle walking), which keeps it
- * a bijection. Constant memory, any place of the order at once, the same on every machine.
+ * A balanced Feistel network over the smallest even number of bits that holds n−1, with
+ * splitmix64's finaliser as round function and keys drawn by splitmix64 from (seed, epoch). Its
+ * domain is less than 4n; a result outside is sent through again until it falls inside (cycle
+ * walking), which keeps it a bijection. Constant memory, any place of the order at once, the same
+ * on every machine.
  *
  * Feistel ciphers on small domains: Black & Rogaway 2002; splitmix64: Steele, Lea & Flood 2014.
  */

@@ -1,10 +1,11 @@
 /* data/rows.c – JSON lines as numbered samples of ids.
  *
- * open reads every file once, judges every line and keeps the place of each usable row of this split: 8
- * bytes a row, nothing else grows with the files. A bad row (not UTF-8, not JSON, no object, a key missing
- * or no string, empty, too long) is counted and reported by file and line; after open none is left, so
- * the order of samples never depends on luck. read finds the line again and fails when it changed.
- * Blank lines are no rows. Not here: the order, packing (pack.c), templates.
+ * open reads every file once, judges every line and keeps the place of each usable row of this
+ * split: 8 bytes a row, nothing else grows with the files. A bad row (not UTF-8, not JSON, no
+ * object, a key missing or no string, empty, too long) is counted and reported by file and line;
+ * after open none is left, so the order of samples never depends on luck. read finds the line again
+ * and fails when it changed. Blank lines are no rows. Not here: the order, packing (pack.c),
+ * templates.
  */
 #include <stdio.h>
 #include <xxhash.h>
@@ -32,7 +33,7 @@ struct ts__rows {
     ts_string document; /* scratch: the columns of a row, joined */
 };
 
-/* ---- one row: text → ids ------------------------------------------------------------------------- */
+/* ---- one row: text → ids -------------------------------------------------------------------- */
 
 /* A reason in *why is DATA_LOSS; any other failure is ours, not the row's. */
 static ts_status missing_column(const json_t *row, const char *column, ts_error *why)
@@ -119,7 +120,7 @@ static ts_status encode_row(ts__rows *r, const char *text, size_t n, ts_tokens *
                        : TS_ERROR(why, TS_DATA_LOSS, "only %zu token; a sample needs 2", ids->n);
 }
 
-/* ---- open: judge every line ---------------------------------------------------------------------- */
+/* ---- open: judge every line ----------------------------------------------------------------- */
 
 static ts_status note_bad(ts__rows *r, const char *path, int64_t line, const char *reason,
                           ts_error *err)
@@ -210,7 +211,8 @@ static ts_status grow_line(ts__rows *r, size_t capacity, ts_error *err)
     return TS_OK;
 }
 
-/* Lines of a file through one buffer that grows to the longest line, at most to max_row_bytes and a chunk. */
+/* Lines of a file through one buffer that grows to the longest line, at most to max_row_bytes and a
+ * chunk. */
 static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
 {
     ts_file *f = r->files[k];
@@ -373,7 +375,7 @@ const char *ts__rows_bad_at(const ts__rows *r, size_t i)
     return i < TS_BAD_ROWS_KEPT ? r->bad[i] : NULL;
 }
 
-/* ---- read ---------------------------------------------------------------------------------------- */
+/* ---- read ----------------------------------------------------------------------------------- */
 
 /* The line at offset of f into r->line; *n without the newline. */
 static ts_status read_line(ts__rows *r, ts_file *f, uint64_t offset, size_t *n, ts_error *err)
@@ -415,7 +417,8 @@ ts_status ts__rows_read(ts__rows *r, int64_t i, ts_tokens *ids, ts_error *err)
         return TS_ERROR(err, status, "%s: %s", ts_file_path(r->files[k]), why.msg);
     return TS_ERROR(
         err, status,
-        "%s: the row at byte %llu was usable when the run began and is not now (%s): the file changed; "
+        "%s: the row at byte %llu was usable when the run began and is not now (%s): the file "
+        "changed; "
         "start again",
         ts_file_path(r->files[k]), (unsigned long long)offset, why.msg);
 }

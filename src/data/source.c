@@ -1,8 +1,8 @@
 /* data/source.c – opening one file of a data set, with messages for what people pass by mistake.
  *
  * Refused before anything is read from it: a folder (naming a file inside that would do), an empty
- * file, compressed files, and formats of other tools that would train on garbage. Not here: what the
- * file holds (stream.c, rows.c).
+ * file, compressed files, and formats of other tools that would train on garbage. Not here: what
+ * the file holds (stream.c, rows.c).
  */
 #include <xxhash.h>
 
@@ -32,7 +32,8 @@ static ts_status folder_error(const char *path, const char *dataset_type, ts_err
     if (inside)
         ts__error(
             err, TS_INVALID_ARGUMENT, __FILE__, __LINE__,
-            "%s is a folder; dataset_type=%s reads files (it holds %s): name them, separated by commas",
+            "%s is a folder; dataset_type=%s reads files (it holds %s): name them, separated by "
+            "commas",
             path, dataset_type, inside);
     else
         ts__error(err, TS_INVALID_ARGUMENT, __FILE__, __LINE__,

@@ -1,8 +1,8 @@
 /* data/state.c – the position of a loader: taken, given back, checked, and as JSON.
  *
- * A state comes from a file, so everything in it is checked before it is used: it can never move a cursor
- * outside the data. The fingerprint ties it to the data and the options that decide the order; the number
- * of rows in a batch is not among them, since a run may go on with another.
+ * A state comes from a file, so everything in it is checked before it is used: it can never move a
+ * cursor outside the data. The fingerprint ties it to the data and the options that decide the
+ * order; the number of rows in a batch is not among them, since a run may go on with another.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +56,8 @@ ts_status ts_loader_set_state(ts_loader *l, const ts_loader_state *s, ts_error *
         return TS_ERROR(
             err, TS_FAILED_PRECONDITION,
             "the saved data position (%016llx) belongs to other data or another order than "
-            "this run's (%016llx); restore dataset_path, max_target_length, data_shuffle_seed, packing and "
+            "this run's (%016llx); restore dataset_path, max_target_length, data_shuffle_seed, "
+            "packing and "
             "tokenizer as they were, or start a run with a new name",
             (unsigned long long)s->fingerprint, (unsigned long long)l->state.fingerprint);
     TS_TRY(check_range(l, s, err));
@@ -65,7 +66,7 @@ ts_status ts_loader_set_state(ts_loader *l, const ts_loader_state *s, ts_error *
     return TS_OK;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static const struct {
     const char *key;

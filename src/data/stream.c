@@ -1,10 +1,10 @@
 /* data/stream.c – text files and token files as one list of ids, read at any place.
  *
- * Text: each file is a document of its bytes, with bos in front and eos behind when asked for. Tokens:
- * llm.c's .bin, a header of 256 little-endian int32 (magic, version, number of tokens, rest ignored) and
- * then u16 (magic 20240520, version 1) or u32 (magic 20240801, version 7) ids. Every read goes by pread
- * into the caller's ids, which are widened in place: nothing is held but the files' sizes.
- * Not here: windows and their order, the held-out part (loader.c, windows.c).
+ * Text: each file is a document of its bytes, with bos in front and eos behind when asked for.
+ * Tokens: llm.c's .bin, a header of 256 little-endian int32 (magic, version, number of tokens, rest
+ * ignored) and then u16 (magic 20240520, version 1) or u32 (magic 20240801, version 7) ids. Every
+ * read goes by pread into the caller's ids, which are widened in place: nothing is held but the
+ * files' sizes. Not here: windows and their order, the held-out part (loader.c, windows.c).
  */
 #include <xxhash.h>
 
@@ -35,7 +35,7 @@ struct ts__stream {
     uint64_t fingerprint;
 };
 
-/* ---- one file ------------------------------------------------------------------------------------ */
+/* ---- one file ------------------------------------------------------------------------------- */
 
 static uint32_t little_u32(const unsigned char *b)
 {
@@ -50,7 +50,8 @@ static ts_status parse_header(piece *p, ts_error *err)
     if (size < HEADER_BYTES)
         return TS_ERROR(
             err, TS_INVALID_ARGUMENT,
-            "%s has %llu bytes; a token file (.bin) begins with a header of %d: it is cut, or of another "
+            "%s has %llu bytes; a token file (.bin) begins with a header of %d: it is cut, or of "
+            "another "
             "format (dataset_type=text reads plain text)",
             path, (unsigned long long)size, HEADER_BYTES);
     TS_TRY(ts_file_read_at(p->file, 0, header, sizeof header, err));
@@ -59,7 +60,8 @@ static ts_status parse_header(piece *p, ts_error *err)
     if (magic != MAGIC_U16 && magic != MAGIC_U32)
         return TS_ERROR(
             err, TS_INVALID_ARGUMENT,
-            "%s: magic number %u is not that of a token file: expected %d (16-bit ids) or %d (32-bit ids), "
+            "%s: magic number %u is not that of a token file: expected %d (16-bit ids) or %d "
+            "(32-bit ids), "
             "little-endian; for plain text set dataset_type=text",
             path, magic, MAGIC_U16, MAGIC_U32);
     uint32_t expected = magic == MAGIC_U16 ? VERSION_U16 : VERSION_U32;
@@ -119,7 +121,7 @@ static ts_status open_piece(ts__stream *s, const ts_loader_options *o, size_t i,
     return TS_OK;
 }
 
-/* ---- open, close --------------------------------------------------------------------------------- */
+/* ---- open, close ---------------------------------------------------------------------------- */
 
 /* A token file made with another tokenizer is noticed now rather than an hour into the run. */
 static ts_status look_at_first_tokens(ts__stream *s, ts_error *err)
@@ -144,7 +146,8 @@ static ts_status open_all(ts__stream *s, const ts_loader_options *o, ts_error *e
             return TS_ERROR(
                 err, TS_UNIMPLEMENTED,
                 "dataset_type=text reads at any place of a file, which needs "
-                "tokenizer_type=byte; with tokenizer_type=%s write a token file first (tessera tokenize "
+                "tokenizer_type=byte; with tokenizer_type=%s write a token file first (tessera "
+                "tokenize "
                 "--tokens-out) and set dataset_type=tokens",
                 ts_tokenizer_type(o->tokenizer));
         if (o->add_bos) s->bos = ts_tokenizer_bos(o->tokenizer);
@@ -190,7 +193,7 @@ uint64_t ts__stream_fingerprint(const ts__stream *s)
     return s->fingerprint;
 }
 
-/* ---- read ---------------------------------------------------------------------------------------- */
+/* ---- read ----------------------------------------------------------------------------------- */
 
 static const piece *piece_at(const ts__stream *s, int64_t at)
 {

@@ -1,9 +1,10 @@
 /* data/windows.c – batches that need no packing: windows of a stream, and the synthetic batch.
  *
- * A window is sequence + 1 tokens, sequence of them inputs; the next one begins where its inputs end, so
- * every token but the first is a label once an epoch. A row that spans two files has a segment for each,
- * and the last token of the first is not trained to foresee the other. In training a tail too short for a
- * window is left out; in evaluation it is a window that ends in padding.
+ * A window is sequence + 1 tokens, sequence of them inputs; the next one begins where its inputs
+ * end, so every token but the first is a label once an epoch. A row that spans two files has a
+ * segment for each, and the last token of the first is not trained to foresee the other. In
+ * training a tail too short for a window is left out; in evaluation it is a window that ends in
+ * padding.
  */
 #include "data/internal.h"
 
@@ -34,7 +35,8 @@ ts_status ts__windows_fill(ts_loader *l, ts_batch *b, ts_error *err)
     return TS_OK;
 }
 
-/* The same rows in every batch, keyed by seed and slot: id = 32 random bits · vocabulary / 2³². */
+/* The same rows in every batch, keyed by seed and slot: id = 32 random bits · vocabulary /
+ * 2³². */
 void ts__synthetic_fill(ts_loader *l, ts_batch *b)
 {
     (void)ts__loader_take(l);

@@ -1,7 +1,8 @@
 /* token/byte.c – the byte vocabulary: id = byte, then three special tokens.
  *
- * Any bytes encode, valid UTF-8 or not, and decode to themselves. Text never produces a special token,
- * so "<eos>" in a document is five letters. Nothing later changes an id: every prefix is final.
+ * Any bytes encode, valid UTF-8 or not, and decode to themselves. Text never produces a special
+ * token, so "<eos>" in a document is five letters. Nothing later changes an id: every prefix is
+ * final.
  */
 #include "token/kind.h"
 

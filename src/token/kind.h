@@ -1,7 +1,7 @@
 /* token/kind.h – what a kind of vocabulary provides; inside src/token only.
  *
- * A tokenizer is a struct that begins with ts_tokenizer; its kind is one constant table. Ids passed to
- * a kind are inside the vocabulary: tokenizer.c has checked them.
+ * A tokenizer is a struct that begins with ts_tokenizer; its kind is one constant table. Ids passed
+ * to a kind are inside the vocabulary: tokenizer.c has checked them.
  */
 #ifndef TS_TOKEN_KIND_H
 #define TS_TOKEN_KIND_H

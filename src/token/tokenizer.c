@@ -1,13 +1,14 @@
-/* token/tokenizer.c – what every kind of vocabulary shares: checks, special tokens, the list of ids.
+/* token/tokenizer.c – what every kind of vocabulary shares: checks, special tokens, the list of
+ * ids.
  *
- * Invariants: on failure an output list or string keeps what it held before the call; a kind sees only
- * ids inside its vocabulary. Not here: any vocabulary (byte.c), any file.
+ * Invariants: on failure an output list or string keeps what it held before the call; a kind sees
+ * only ids inside its vocabulary. Not here: any vocabulary (byte.c), any file.
  */
 #include "token/tokenizer.h"
 
 #include "token/kind.h"
 
-/* ---- list of ids --------------------------------------------------------------------------------- */
+/* ---- list of ids ---------------------------------------------------------------------------- */
 
 ts_status ts_tokens_reserve(ts_tokens *t, size_t more, ts_error *err)
 {
@@ -39,7 +40,7 @@ void ts_tokens_free(ts_tokens *t)
     *t = (ts_tokens){0};
 }
 
-/* ---- properties ---------------------------------------------------------------------------------- */
+/* ---- properties ----------------------------------------------------------------------------- */
 
 void ts_tokenizer_free(ts_tokenizer *t)
 {
@@ -80,7 +81,7 @@ bool ts_tokenizer_is_special(const ts_tokenizer *t, int32_t id)
     return id >= 0 && id < t->vocab_size && t->kind->special_name(t, id) != NULL;
 }
 
-/* ---- encode, decode ------------------------------------------------------------------------------ */
+/* ---- encode, decode ------------------------------------------------------------------------- */
 
 static ts_status add_special(const ts_tokenizer *t, int32_t id, const char *what, ts_tokens *out,
                              ts_error *err)
@@ -126,7 +127,8 @@ ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t 
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
             return TS_ERROR(
                 err, TS_INVALID_ARGUMENT,
-                "token %zu is %d; the %s tokenizer has ids 0 to %d: were these ids made with another one?",
+                "token %zu is %d; the %s tokenizer has ids 0 to %d: were these ids made with "
+                "another one?",
                 i, ids[i], t->kind->type, t->vocab_size - 1);
     for (size_t i = 0; i < n; i++) {
         const char *name = t->kind->special_name(t, ids[i]);

@@ -1,10 +1,11 @@
 /* token/tokenizer.h – text to ids and back, whatever the vocabulary comes from.
  *
- * A tokenizer is read-only after open: any number of threads may use one. Ids are 0 … vocabulary−1.
- * Encoding appends, so that a caller composes a sample from parts. Text that arrives in pieces goes
- * through ts_tokenizer_encode_some, which consumes only what later text cannot change; ids that
- * arrive one by one are decoded one by one, and ts_utf8_complete says how much of the bytes can be
- * shown. Not here: templates and chat formats, packing, files of rows (src/data).
+ * A tokenizer is read-only after open: any number of threads may use one. Ids are 0 …
+ * vocabulary−1. Encoding appends, so that a caller composes a sample from parts. Text that
+ * arrives in pieces goes through ts_tokenizer_encode_some, which consumes only what later text
+ * cannot change; ids that arrive one by one are decoded one by one, and ts_utf8_complete says how
+ * much of the bytes can be shown. Not here: templates and chat formats, packing, files of rows
+ * (src/data).
  */
 #ifndef TS_TOKENIZER_H
 #define TS_TOKENIZER_H
@@ -32,7 +33,8 @@ int32_t ts_tokenizer_bos(const ts_tokenizer *t); /* −1: the vocabulary has non
 int32_t ts_tokenizer_eos(const ts_tokenizer *t);
 int32_t ts_tokenizer_pad(const ts_tokenizer *t);
 bool ts_tokenizer_is_special(const ts_tokenizer *t, int32_t id);
-/* True when token i is byte i of the text, so that a place in a file is known without reading it. */
+/* True when token i is byte i of the text, so that a place in a file is known without reading
+ * it. */
 bool ts_tokenizer_is_bytewise(const ts_tokenizer *t);
 /* Equal for two tokenizers exactly when they give the same ids; kept in checkpoints. */
 uint64_t ts_tokenizer_fingerprint(const ts_tokenizer *t);
@@ -45,20 +47,22 @@ typedef enum ts_encode_flags {
 /* Appends the ids of text [n bytes] to out; on failure out keeps its earlier ids only. */
 TS_MUST_CHECK ts_status ts_tokenizer_encode(const ts_tokenizer *t, const char *text, size_t n,
                                             unsigned flags, ts_tokens *out, ts_error *err);
-/* Appends the ids of the longest prefix of text that what follows cannot change (all of it when last);
- * *used is the length of that prefix. Call again with the rest in front of the next piece. */
+/* Appends the ids of the longest prefix of text that what follows cannot change (all of it when
+ * last); *used is the length of that prefix. Call again with the rest in front of the next
+ * piece. */
 TS_MUST_CHECK ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const char *text, size_t n,
                                                  bool last, ts_tokens *out, size_t *used,
                                                  ts_error *err);
 
-/* Appends the bytes of ids; special tokens as their names ("<eos>") or, with skip_special, not at all.
- * An id outside the vocabulary is INVALID_ARGUMENT with its index. */
+/* Appends the bytes of ids; special tokens as their names ("<eos>") or, with skip_special, not at
+ * all. An id outside the vocabulary is INVALID_ARGUMENT with its index. */
 TS_MUST_CHECK ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t n,
                                             bool skip_special, ts_string *out, ts_error *err);
 
-/* ---- UTF-8 -------------------------------------------------------------------------------------- */
+/* ---- UTF-8 --------------------------------------------------------------------------------- */
 
-/* Bytes of the longest valid prefix: n when all of it is valid (no surrogates, no overlong forms). */
+/* Bytes of the longest valid prefix: n when all of it is valid (no surrogates, no overlong
+ * forms). */
 size_t ts_utf8_valid_prefix(const char *text, size_t n);
 /* n less the bytes of a character at the end that is begun and could still become valid. */
 size_t ts_utf8_complete(const char *text, size_t n);

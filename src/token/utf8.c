@@ -5,8 +5,8 @@
  */
 #include "token/tokenizer.h"
 
-/* Bytes of the character at s (1 … 4) when its n available bytes hold it whole; 0 when it is invalid;
- * −1 when it is valid so far but cut. n ≥ 1. */
+/* Bytes of the character at s (1 … 4) when its n available bytes hold it whole; 0 when it is
+ * invalid; −1 when it is valid so far but cut. n ≥ 1. */
 static int character(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80) return 1;

@@ -1,7 +1,8 @@
-/* tests/unit/test_loader.c – the data loader: what the batches of each kind of data hold, and their order.
+/* tests/unit/test_loader.c – the data loader: what the batches of each kind of data hold, and
+ * their order.
  *
- * A batch is checked by laws that hold for every kind of data (check_laws), then by what each kind must
- * deliver. Real files are used where they are found; without them that test is skipped.
+ * A batch is checked by laws that hold for every kind of data (check_laws), then by what each kind
+ * must deliver. Real files are used where they are found; without them that test is skipped.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,7 +92,8 @@ static void test_text_in_order(void **state)
     ts_loader_free(l);
 }
 
-/* Shuffled: each epoch has every window once, in an order of its own; 3 epochs of 10 in batches of 4. */
+/* Shuffled: each epoch has every window once, in an order of its own; 3 epochs of 10 in batches of
+ * 4. */
 static void test_text_shuffled(void **state)
 {
     (void)state;
@@ -432,6 +434,43 @@ static void test_instructions(void **state)
     ts_loader_free(l);
 }
 
+/* 5 GB, nearly all of it a hole: opened at once, read behind 4 GiB, held in no memory. */
+static void test_text_larger_than_32_bits(void **state)
+{
+    (void)state;
+    enum { SEQUENCE = 1000 };
+    const int64_t size = 5000000001, last = size / SEQUENCE - 1;
+    const char *path = put_text("large.txt", "begin");
+    if (truncate(path, (off_t)size) != 0) {
+        print_message("SKIP: the temporary folder cannot hold a sparse file of 5 GB\n");
+        skip();
+    }
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseeko(file, (off_t)(last * SEQUENCE), SEEK_SET), 0);
+    assert_int_equal(fwrite("the end", 1, 7, file), 7);
+    assert_int_equal(fclose(file), 0);
+    ts_loader_options o = options(TS_DATA_TEXT, &path, 1, 1, SEQUENCE);
+    o.add_bos = o.add_eos = false;
+    ts_loader *l = open_ok(&o);
+    full_batch f = batch_new(1, SEQUENCE);
+    for (int i = 0; i < 100; i++) assert_true(next(l, &f));
+    ts_loader_free(l);
+    o.shuffle = false;
+    l = open_ok(&o);
+    assert_int_equal(ts_loader_stats_of(l).samples, last + 1);
+    ts_loader_state s = ts_loader_get_state(l);
+    s.index = last;
+    assert_int_equal(ts_loader_set_state(l, &s, NULL), TS_OK);
+    assert_true(next(l, &f));
+    check_laws(&f, 259);
+    for (int i = 0; i < 7; i++) assert_int_equal(f.b.tokens[i], "the end"[i]);
+    assert_int_equal(f.b.row_ids[0], last);
+    assert_false(next(l, &f));
+    batch_free(&f);
+    ts_loader_free(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_text_shuffled),
         cmocka_unit_test(test_text_two_files),
         cmocka_unit_test(test_text_split),
+        cmocka_unit_test(test_text_larger_than_32_bits),
         cmocka_unit_test(test_synthetic),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_jsonl_packing),

@@ -1,7 +1,8 @@
-/* tests/unit/test_loader_errors.c – the data loader on bad input: each a clear message, nothing lost.
+/* tests/unit/test_loader_errors.c – the data loader on bad input: each a clear message, nothing
+ * lost.
  *
- * Folders, empty and tiny files, files of other formats, malformed token files, bad rows of every sort, a
- * file that changes during the run, and each allocation and each read failing in turn.
+ * Folders, empty and tiny files, files of other formats, malformed token files, bad rows of every
+ * sort, a file that changes during the run, and each allocation and each read failing in turn.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,7 +127,8 @@ static void test_jsonl_bad_rows(void **state)
         "{\"text\": 5}\n"        /* 6: no string */
         "[\"text\"]\n"           /* 7: no object */
         "{\"text\": \"\xff\"}\n" /* 8: not UTF-8 */
-        "{\"text\": \"a much longer line than the others of this file, and more\"}\n" /* 9: too long */
+        "{\"text\": \"a much longer line than the others of this file, and "
+        "more\"}\n" /* 9: too long */
         "{\"text\": \"a\", \"text\": \"b\"}\n" /* 10: a key twice */
         "{\"text\": \"good too\"}";            /* 11 */
     static const char *const reasons[] = {":2: ",
@@ -167,7 +169,8 @@ static void test_jsonl_bad_rows(void **state)
 static void test_jsonl_long_rows(void **state)
 {
     (void)state;
-    /* A line of 3 MiB: longer than the read chunk, then one over the limit of 4 MiB, then a short one. */
+    /* A line of 3 MiB: longer than the read chunk, then one over the limit of 4 MiB, then a short
+     * one. */
     enum { MIB = 1 << 20 };
     char *text = malloc(9 * MIB);
     size_t at = 0;

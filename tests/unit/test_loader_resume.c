@@ -1,7 +1,9 @@
-/* tests/unit/test_loader_resume.c – a loader that is given another's position goes on with the same batches.
+/* tests/unit/test_loader_resume.c – a loader that is given another's position goes on with the
+ * same batches.
  *
- * Tried at each of 40 points, through JSON, across an epoch's end, for every kind of data and packing, with
- * a fresh loader and with a used one. A position that is damaged or of other data is refused.
+ * Tried at each of 40 points, through JSON, across an epoch's end, for every kind of data and
+ * packing, with a fresh loader and with a used one. A position that is damaged or of other data is
+ * refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +28,8 @@ static ts_loader_state through_json(const ts_loader_state *s)
     return out;
 }
 
-/* 40 batches straight; then from every point k a new loader (and a used one) gives batches k … 39. */
+/* 40 batches straight; then from every point k a new loader (and a used one) gives batches k …
+ * 39. */
 static void resume_everywhere(const ts_loader_options *o)
 {
     enum { POINTS = 40 };
@@ -137,9 +140,11 @@ static void test_state_refused(void **state)
         "{\"fingerprint\": 5}",
         "{\"fingerprint\": \"00000000000000zz\"}",
         "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1.5}",
-        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1, \"index\": 0, \"offset\": 0, \"batches\": 0, "
+        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1, \"index\": 0, \"offset\": 0, "
+        "\"batches\": 0, "
         "\"trained_tokens\": 0, \"padding\": 0, \"pending\": [\"x\"]}",
-        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1, \"index\": 0, \"offset\": 0, \"batches\": 0, "
+        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1, \"index\": 0, \"offset\": 0, "
+        "\"batches\": 0, "
         "\"trained_tokens\": 0, \"padding\": 0}"};
     for (size_t i = 0; i < sizeof bad_json / sizeof *bad_json; i++) {
         json_t *json = NULL;

@@ -1,7 +1,7 @@
 /* tests/unit/test_tokenizer.c – the byte vocabulary, text in pieces, UTF-8 boundaries.
  *
- * Round trips run over every byte and over text cut at every place; the list of ids must be what it was
- * before after every kind of failure, memory out included.
+ * Round trips run over every byte and over text cut at every place; the list of ids must be what it
+ * was before after every kind of failure, memory out included.
  */
 #include <setjmp.h>
 #include <stdarg.h>
