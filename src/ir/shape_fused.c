@@ -104,7 +104,9 @@ static ts_status check_attention(ts_rule *r, int segments)
     const ts_type *q = &r->in[0]->type, *k = &r->in[1]->type;
     if (r->attr->attention.window < 0)
         return TS_RULE_ERROR(r, "window is %" PRId64 "; expected 0 (no limit) or more", r->attr->attention.window);
-    TS_TRY(check_real(r, "scale", r->attr->attention.scale));
+    if (!(r->attr->attention.scale > 0) || !isfinite(r->attr->attention.scale))
+        return TS_RULE_ERROR(r, "scale is %g; expected a positive number (the builder makes head_dim^-½ of 0)",
+                             r->attr->attention.scale);
     TS_TRY(check_real(r, "softcap", r->attr->attention.softcap));
     TS_TRY(ts__rule_rank(r, 0, "q [B,S,K,G,D]", 5));
     TS_TRY(ts__rule_rank(r, 1, "k [B,T,K,D]", 4));
