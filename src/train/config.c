@@ -54,12 +54,15 @@ void ts__key_problem(ts_loading *l, int k, const char *fmt, ...)
     va_start(args, fmt);
     const char *why = format(l, fmt, args);
     va_end(args);
-    const char *value = written ? ts__value_text(s->value, l->arena) : ts__key_text(l->c, k, l->arena);
+    const char *value =
+        written ? ts__value_text(s->value, l->arena) : ts__key_text(l->c, k, l->arena);
     const char *what = ts_arena_printf(l->arena, "%s=%s", ts__keys[k].name, value);
     if (written && s->where) why = ts_arena_printf(l->arena, "%s (%s)", why, s->where);
     if (!written) why = ts_arena_printf(l->arena, "%s (the default)", why);
-    if (what && why) add_problem(l, what, why);
-    else l->out_of_memory = true;
+    if (what && why)
+        add_problem(l, what, why);
+    else
+        l->out_of_memory = true;
 }
 
 void ts__note(ts_loading *l, const char *fmt, ...)
@@ -88,14 +91,16 @@ static ts_status report(ts_loading *l, ts_error *err)
         if (w > width && w <= WIDEST) width = w;
     }
     ts_string s = ts_string_new(sizeof err->msg);
-    ts_string_printf(&s, "%zu error%s in the configuration, nothing was started\n", l->n_problems, l->n_problems == 1 ? "" : "s");
+    ts_string_printf(&s, "%zu error%s in the configuration, nothing was started\n", l->n_problems,
+                     l->n_problems == 1 ? "" : "s");
     for (const ts_problem *p = l->first; p; p = p->next, shown++) {
         size_t w = width_of(p->what), pad = w < width ? width - w : 0;
         if (s.length + strlen(p->what) + pad + strlen(p->why) + 8 > ROOM) break;
         ts_string_printf(&s, "\n  %s%*s   %s", p->what, (int)pad, "", p->why);
     }
     if (shown < l->n_problems) ts_string_printf(&s, "\n  and %zu more", l->n_problems - shown);
-    ts_status status = s.failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while reading the configuration")
+    ts_status status = s.failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                                           "out of memory while reading the configuration")
                                 : TS_ERROR(err, TS_INVALID_ARGUMENT, "%s", s.data);
     ts_string_free(&s);
     return status;
@@ -151,9 +156,11 @@ static void check_conflicts(ts_loading *l)
                             ts__value_text(l->set[TS_LAYER_WORD][k].value, l->arena));
         if (!l->set[TS_LAYER_MODEL][k].value) continue;
         if (env)
-            ts__key_problem(l, k, "the environment may not change what the preset %s sets (%s); write it as "
-                            "key=value with override_model_config=true", l->c->model_name,
-                            ts__value_text(l->set[TS_LAYER_MODEL][k].value, l->arena));
+            ts__key_problem(
+                l, k,
+                "the environment may not change what the preset %s sets (%s); write it as "
+                "key=value with override_model_config=true",
+                l->c->model_name, ts__value_text(l->set[TS_LAYER_MODEL][k].value, l->arena));
         if (l->c->override_model_config) continue;
         check_against_preset(l, k, TS_LAYER_WORD);
         if (l->layered && !word) check_against_preset(l, k, TS_LAYER_FILE);
@@ -169,6 +176,21 @@ static void take_defaults(ts_loading *l)
     }
 }
 
+/* Whether the file changes what the preset or the default says. */
+static bool file_differs(ts_loading *l, int k)
+{
+    const ts_yaml *usual = l->set[TS_LAYER_MODEL][k].value;
+    ts_config *scratch = ts_arena_alloc(l->arena, sizeof *scratch);
+    if (!usual) usual = ts__value_of_word(k, ts__keys[k].initial, l->arena);
+    if (!usual || !scratch) {
+        l->out_of_memory = true;
+        return false;
+    }
+    scratch->arena = l->arena;
+    if (ts__key_set(scratch, k, usual)) return true;
+    return strcmp(ts__key_yaml(l->c, k, l->arena), ts__key_yaml(scratch, k, l->arena)) != 0;
+}
+
 /* A MaxText user who sets a key that does nothing here must hear of it; a complete file that repeats
  * a default, such as a run's own config.yml, sets nothing. */
 static void note_idle(ts_loading *l)
@@ -177,18 +199,9 @@ static void note_idle(ts_loading *l)
         const ts_key *key = &ts__keys[k];
         if (key->status != TS_KEY_IDLE || l->bad[k]) continue;
         bool said = l->from[k] == TS_LAYER_WORD || l->from[k] == TS_LAYER_ENV;
-        if (l->from[k] == TS_LAYER_FILE) {
-            const char *value = ts__key_yaml(l->c, k, l->arena);
-            const ts_yaml *initial = ts__value_of_word(k, key->initial, l->arena);
-            ts_config *scratch = ts_arena_alloc(l->arena, sizeof *scratch);
-            if (!initial || !scratch) {
-                l->out_of_memory = true;
-                return;
-            }
-            scratch->arena = l->arena;
-            said = !ts__key_set(scratch, k, initial) && strcmp(value, ts__key_yaml(scratch, k, l->arena)) != 0;
-        }
-        const char *value = strcmp(key->name, "hf_access_token") ? ts__key_text(l->c, k, l->arena) : "…";
+        if (l->from[k] == TS_LAYER_FILE) said = file_differs(l, k);
+        const char *value =
+            strcmp(key->name, "hf_access_token") ? ts__key_text(l->c, k, l->arena) : "…";
         if (said) ts__note(l, "%s=%.80s has no effect yet (%s)", key->name, value, key->doc);
     }
 }
@@ -213,7 +226,8 @@ static void load(ts_loading *l, const char *file, const char *const *words, int 
     l->c->notes = l->notes;
 }
 
-ts_status ts_config_load(const char *file, const char *const *overrides, int n, ts_config **out, ts_error *err)
+ts_status ts_config_load(const char *file, const char *const *overrides, int n, ts_config **out,
+                         ts_error *err)
 {
     ts_arena *arena = ts_arena_new();
     ts_loading *l = arena ? ts_arena_alloc(arena, sizeof *l) : NULL;
@@ -227,7 +241,8 @@ ts_status ts_config_load(const char *file, const char *const *overrides, int n, 
     }
     if (!l || !l->c || !l->notes) {
         ts_arena_free(arena);
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while reading the configuration");
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "out of memory while reading the configuration");
     }
     l->c->arena = arena;
     l->c->model_file = "";
@@ -236,9 +251,9 @@ ts_status ts_config_load(const char *file, const char *const *overrides, int n, 
         *out = l->c;
         return TS_OK;
     }
-    ts_status status = l->out_of_memory
-                           ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while reading the configuration")
-                           : report(l, err);
+    ts_status status = l->out_of_memory ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                                                   "out of memory while reading the configuration")
+                                        : report(l, err);
     ts_arena_free(arena);
     return status;
 }
@@ -248,7 +263,8 @@ ts_status ts_config_load_words(const char *const *words, int n, ts_config **out,
     size_t length = n > 0 ? strlen(words[0]) : 0;
     bool file = length > 4 && !strchr(words[0], '=') &&
                 (!strcmp(words[0] + length - 4, ".yml") || !strcmp(words[0] + length - 5, ".yaml"));
-    return file ? ts_config_load(words[0], words + 1, n - 1, out, err) : ts_config_load(NULL, words, n, out, err);
+    return file ? ts_config_load(words[0], words + 1, n - 1, out, err)
+                : ts_config_load(NULL, words, n, out, err);
 }
 
 void ts_config_free(ts_config *c)

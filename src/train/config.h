@@ -18,16 +18,16 @@ typedef struct ts_config_list {
     const char *const *item;
 } ts_config_list;
 
-#define TS__FIELD_BOOL(f) bool f;
-#define TS__FIELD_INT(f) int64_t f;
-#define TS__FIELD_COUNT(f) int64_t f;
-#define TS__FIELD_FLOAT(f) double f;
+#define TS__FIELD_BOOL(f)   bool f;
+#define TS__FIELD_INT(f)    int64_t f;
+#define TS__FIELD_COUNT(f)  int64_t f;
+#define TS__FIELD_FLOAT(f)  double f;
 #define TS__FIELD_STRING(f) const char *f;
-#define TS__FIELD_LIST(f) ts_config_list f;
+#define TS__FIELD_LIST(f)   ts_config_list f;
 
 struct ts_config {
 #define GROUP(title)
-#define KEY(name, type, ...) TS__FIELD_##type(name)
+#define KEY(name, type, ...)         TS__FIELD_##type(name)
 #define SUB(parent, name, type, ...) TS__FIELD_##type(parent##_##name)
 #include "train/config_keys.def"
 #undef GROUP
@@ -35,29 +35,32 @@ struct ts_config {
 #undef SUB
 
     /* Derived. */
-    int64_t devices;                 /* of all hosts together */
-    int64_t micro_rows, eval_rows;   /* rows of one micro-batch, of one evaluation batch: all devices */
-    int64_t batch_rows;              /* rows of one optimizer step: micro_rows · accumulation */
+    int64_t devices; /* of all hosts together */
+    int64_t micro_rows; /* rows of one micro-batch on all devices */
+    int64_t batch_rows; /* rows of one optimizer step: micro_rows · accumulation */
+    int64_t eval_rows;  /* rows of one evaluation batch on all devices */
     ts_dtype compute_dtype;
     ts_remat remat;
     ts_data_type dataset;
     ts_schedule schedule;
-    ts_model_config model;           /* unless model_path is set: read it from there then */
-    const char *run_folder;          /* <base_output_directory>/<run_name> */
-    const char *model_file;          /* the preset that was used, "" when none was */
+    ts_model_config model;  /* unless model_path is set: read it from there then */
+    const char *run_folder; /* <base_output_directory>/<run_name> */
+    const char *model_file; /* the preset that was used, "" when none was */
 
-    size_t n_notes;                  /* keys that were set and have no effect, and the like; to be shown once */
+    size_t n_notes; /* keys that were set and have no effect, and the like; to be shown once */
     const char *const *notes;
-    ts_arena *arena;                 /* owns the configuration itself */
+    ts_arena *arena; /* owns the configuration itself */
 };
 
 /* As ts_config_load, from the words behind a subcommand: a first word that ends in .yml or .yaml is
  * the file, else the file is base.yml; every other word is key=value. */
-TS_MUST_CHECK ts_status ts_config_load_words(const char *const *words, int n, ts_config **out, ts_error *err);
+TS_MUST_CHECK ts_status ts_config_load_words(const char *const *words, int n, ts_config **out,
+                                             ts_error *err);
 
 /* What the loader of a split is opened with; everything it points to lives until ts_config_free. The
  * training split's rows are those of one micro-batch. With model_path, set vocab_size afterwards. */
-void ts_config_loader_options(const ts_config *c, ts_data_split split, const ts_tokenizer *tokenizer, ts_loader_options *o);
+void ts_config_loader_options(const ts_config *c, ts_data_split split,
+                              const ts_tokenizer *tokenizer, ts_loader_options *o);
 
 /* "Config param k: v", one line each, sorted by key; a token is hidden. */
 void ts_config_print(const ts_config *c, ts_string *out);

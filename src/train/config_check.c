@@ -14,7 +14,10 @@
 /* The byte tokenizer (token/): 256 bytes, bos 256, eos 257, pad 258. */
 enum { BYTE_VOCAB = 259 };
 
-static bool is_set(const ts_loading *l, int k) { return l->from[k] != TS_LAYER_NONE; }
+static bool is_set(const ts_loading *l, int k)
+{
+    return l->from[k] != TS_LAYER_NONE;
+}
 
 static bool set_by_user(const ts_loading *l, int k)
 {
@@ -38,13 +41,17 @@ static void derive_run(ts_loading *l)
     if (!*c->base_output_directory) c->base_output_directory = "./maxtext_output";
     size_t n = strlen(c->base_output_directory);
     bool slash = c->base_output_directory[n - 1] == '/';
-    c->run_folder = ts_arena_printf(l->arena, "%s%s%s", c->base_output_directory, slash ? "" : "/", c->run_name ? c->run_name : "");
+    c->run_folder = ts_arena_printf(l->arena, "%s%s%s", c->base_output_directory, slash ? "" : "/",
+                                    c->run_name ? c->run_name : "");
     if (!c->run_name || !c->run_folder) {
         l->out_of_memory = true;
         return;
     }
-    if (strchr(c->run_name, '/') || !strcmp(c->run_name, ".") || !strcmp(c->run_name, "..") || strlen(c->run_name) > 200)
-        ts__key_problem(l, TS_K_run_name, "names one folder below base_output_directory; expected at most 200 characters without /");
+    if (strchr(c->run_name, '/') || !strcmp(c->run_name, ".") || !strcmp(c->run_name, "..") ||
+        strlen(c->run_name) > 200)
+        ts__key_problem(l, TS_K_run_name,
+                        "names one folder below base_output_directory; expected at most 200 "
+                        "characters without /");
 }
 
 static void derive_schedule(ts_loading *l)
@@ -53,11 +60,14 @@ static void derive_schedule(ts_loading *l)
     int64_t *steps = &c->steps, *schedule = &c->learning_rate_schedule_steps;
     if (!l->bad[TS_K_steps] && !l->bad[TS_K_learning_rate_schedule_steps]) {
         if (*steps == -1 && *schedule == -1)
-            ts__key_problem(l, TS_K_steps, "takes learning_rate_schedule_steps, which is -1 too; set one of them");
+            ts__key_problem(l, TS_K_steps,
+                            "takes learning_rate_schedule_steps, which is -1 too; set one of them");
         if (*steps == -1) *steps = *schedule;
         if (*schedule == -1) *schedule = *steps;
         if (*schedule < *steps)
-            ts__note(l, "learning_rate_schedule_steps=%lld ends before steps=%lld: the rate is 0 from there on",
+            ts__note(l,
+                     "learning_rate_schedule_steps=%lld ends before steps=%lld: the rate is 0 from "
+                     "there on",
                      (long long)*schedule, (long long)*steps);
     }
     c->schedule = (ts_schedule){
@@ -70,8 +80,10 @@ static void derive_schedule(ts_loading *l)
         .cosine_decay = !strcmp(c->wsd_decay_style, "cosine"),
     };
     bool readable = !l->bad[TS_K_warmup_steps_fraction] && !l->bad[TS_K_wsd_decay_steps_fraction];
-    if (c->schedule.kind == TS_SCHEDULE_WSD && readable && c->warmup_steps_fraction + c->wsd_decay_steps_fraction > 1)
-        ts__key_problem(l, TS_K_wsd_decay_steps_fraction, "warmup_steps_fraction=%g leaves %g of the schedule for the decay",
+    if (c->schedule.kind == TS_SCHEDULE_WSD && readable &&
+        c->warmup_steps_fraction + c->wsd_decay_steps_fraction > 1)
+        ts__key_problem(l, TS_K_wsd_decay_steps_fraction,
+                        "warmup_steps_fraction=%g leaves %g of the schedule for the decay",
                         c->warmup_steps_fraction, 1 - c->warmup_steps_fraction);
 }
 
@@ -86,33 +98,49 @@ static void check_axes(ts_loading *l, const int *keys, int n, const char *of)
         int64_t ways = *(const int64_t *)((const char *)l->c + ts__keys[k].offset);
         if (l->bad[k]) continue;
         if (ways > 1)
-            ts__key_problem(l, k, "1 %s cannot be split %lld ways; with 1 only 1 (or -1) works", of, (long long)ways);
+            ts__key_problem(l, k, "1 %s cannot be split %lld ways; with 1 only 1 (or -1) works", of,
+                            (long long)ways);
         if (ways != -1) continue;
         bool second = inferred >= 0;
         int blame = second && is_set(l, inferred) && !is_set(l, k) ? inferred : k;
         int other = blame == k ? inferred : k;
         if (second)
-            ts__key_problem(l, blame, "%s is -1 too, and only one axis can be what is left; set one of them to 1", ts__keys[other].name);
-        else inferred = k;
+            ts__key_problem(
+                l, blame,
+                "%s is -1 too, and only one axis can be what is left; set one of them to 1",
+                ts__keys[other].name);
+        else
+            inferred = k;
     }
 }
 
 static void derive_devices(ts_loading *l)
 {
     static const int ici[] = {
-        TS_K_ici_data_parallelism, TS_K_ici_fsdp_parallelism, TS_K_ici_fsdp_transpose_parallelism,
-        TS_K_ici_tensor_parallelism, TS_K_ici_tensor_sequence_parallelism, TS_K_ici_context_parallelism,
-        TS_K_ici_expert_parallelism, TS_K_ici_pipeline_parallelism,
+        TS_K_ici_data_parallelism,
+        TS_K_ici_fsdp_parallelism,
+        TS_K_ici_fsdp_transpose_parallelism,
+        TS_K_ici_tensor_parallelism,
+        TS_K_ici_tensor_sequence_parallelism,
+        TS_K_ici_context_parallelism,
+        TS_K_ici_expert_parallelism,
+        TS_K_ici_pipeline_parallelism,
     };
     static const int dcn[] = {
-        TS_K_dcn_data_parallelism, TS_K_dcn_fsdp_parallelism, TS_K_dcn_fsdp_transpose_parallelism,
-        TS_K_dcn_tensor_parallelism, TS_K_dcn_tensor_sequence_parallelism, TS_K_dcn_context_parallelism,
-        TS_K_dcn_expert_parallelism, TS_K_dcn_pipeline_parallelism,
+        TS_K_dcn_data_parallelism,
+        TS_K_dcn_fsdp_parallelism,
+        TS_K_dcn_fsdp_transpose_parallelism,
+        TS_K_dcn_tensor_parallelism,
+        TS_K_dcn_tensor_sequence_parallelism,
+        TS_K_dcn_context_parallelism,
+        TS_K_dcn_expert_parallelism,
+        TS_K_dcn_pipeline_parallelism,
     };
     l->c->devices = 1;
     check_axes(l, ici, sizeof ici / sizeof *ici, "device");
     check_axes(l, dcn, sizeof dcn / sizeof *dcn, "slice");
-    if (l->c->num_slices > 1) ts__key_problem(l, TS_K_num_slices, "this version runs on one slice; 1 (or -1) works");
+    if (l->c->num_slices > 1)
+        ts__key_problem(l, TS_K_num_slices, "this version runs on one slice; 1 (or -1) works");
 }
 
 /* Rows of a batch on all devices. */
@@ -121,11 +149,14 @@ static int64_t rows_of(ts_loading *l, int k, double per_device)
     double rows = (double)l->c->devices * per_device;
     if (l->bad[k]) return 1;
     if (rows < 1)
-        ts__key_problem(l, k, "%lld device%s with %g of a row each make less than one row; the least is %g",
-                        (long long)l->c->devices, l->c->devices == 1 ? "" : "s", per_device, 1.0 / (double)l->c->devices);
+        ts__key_problem(
+            l, k, "%lld device%s with %g of a row each make less than one row; the least is %g",
+            (long long)l->c->devices, l->c->devices == 1 ? "" : "s", per_device,
+            1.0 / (double)l->c->devices);
     else if (rows != floor(rows))
-        ts__key_problem(l, k, "%lld device%s would share %g rows; %g or %g gives whole rows", (long long)l->c->devices,
-                        l->c->devices == 1 ? "" : "s", rows, floor(rows) / (double)l->c->devices, ceil(rows) / (double)l->c->devices);
+        ts__key_problem(l, k, "%lld device%s would share %g rows; %g or %g gives whole rows",
+                        (long long)l->c->devices, l->c->devices == 1 ? "" : "s", rows,
+                        floor(rows) / (double)l->c->devices, ceil(rows) / (double)l->c->devices);
     return (int64_t)rows;
 }
 
@@ -134,12 +165,16 @@ static void derive_batch(ts_loading *l)
     ts_config *c = l->c;
     bool own = c->eval_per_device_batch_size > 0;
     c->micro_rows = rows_of(l, TS_K_per_device_batch_size, c->per_device_batch_size);
-    c->eval_rows = own ? rows_of(l, TS_K_eval_per_device_batch_size, c->eval_per_device_batch_size) : c->micro_rows;
+    c->eval_rows = own ? rows_of(l, TS_K_eval_per_device_batch_size, c->eval_per_device_batch_size)
+                       : c->micro_rows;
     if (l->bad[TS_K_max_target_length] || l->bad[TS_K_per_device_batch_size]) return;
     if (c->micro_rows > INT32_MAX / c->max_target_length)
-        ts__key_problem(l, TS_K_per_device_batch_size, "%lld rows of %lld tokens are more than 2147483647 tokens in one micro-batch; use gradient_accumulation_steps",
+        ts__key_problem(l, TS_K_per_device_batch_size,
+                        "%lld rows of %lld tokens are more than 2147483647 tokens in one "
+                        "micro-batch; use gradient_accumulation_steps",
                         (long long)c->micro_rows, (long long)c->max_target_length);
-    if (!l->bad[TS_K_gradient_accumulation_steps]) c->batch_rows = c->micro_rows * c->gradient_accumulation_steps;
+    if (!l->bad[TS_K_gradient_accumulation_steps])
+        c->batch_rows = c->micro_rows * c->gradient_accumulation_steps;
 }
 
 /* ---- model ------------------------------------------------------------------------------------------- */
@@ -161,61 +196,93 @@ static void check_model(ts_loading *l)
         int64_t below, above;
         near_divisors(c->base_num_query_heads, c->base_num_kv_heads, &below, &above);
         if (below == above)
-            ts__key_problem(l, TS_K_base_num_kv_heads, "must divide base_num_query_heads=%lld; the nearest is %lld",
+            ts__key_problem(l, TS_K_base_num_kv_heads,
+                            "must divide base_num_query_heads=%lld; the nearest is %lld",
                             (long long)c->base_num_query_heads, (long long)below);
         else
-            ts__key_problem(l, TS_K_base_num_kv_heads, "must divide base_num_query_heads=%lld; the nearest are %lld and %lld",
+            ts__key_problem(l, TS_K_base_num_kv_heads,
+                            "must divide base_num_query_heads=%lld; the nearest are %lld and %lld",
                             (long long)c->base_num_query_heads, (long long)below, (long long)above);
     }
     if (!l->bad[TS_K_head_dim] && c->head_dim % 2)
-        ts__key_problem(l, TS_K_head_dim, "rotary positions need an even size; %lld or %lld", (long long)c->head_dim - 1, (long long)c->head_dim + 1);
+        ts__key_problem(l, TS_K_head_dim, "rotary positions need an even size; %lld or %lld",
+                        (long long)c->head_dim - 1, (long long)c->head_dim + 1);
     bool scaled = !strcmp(c->rope_type, "llama3.1");
     bool factors = !l->bad[TS_K_rope_low_freq_factor] && !l->bad[TS_K_rope_high_freq_factor];
     if (scaled && factors && c->rope_low_freq_factor >= c->rope_high_freq_factor)
-        ts__key_problem(l, TS_K_rope_low_freq_factor, "must be below rope_high_freq_factor=%g; Llama 3.1 has 1 and 4", c->rope_high_freq_factor);
-    static const int scaling[] = {TS_K_rope_scaling_factor, TS_K_rope_low_freq_factor, TS_K_rope_high_freq_factor, TS_K_rope_original_max_position};
+        ts__key_problem(l, TS_K_rope_low_freq_factor,
+                        "must be below rope_high_freq_factor=%g; Llama 3.1 has 1 and 4",
+                        c->rope_high_freq_factor);
+    static const int scaling[] = {TS_K_rope_scaling_factor, TS_K_rope_low_freq_factor,
+                                  TS_K_rope_high_freq_factor, TS_K_rope_original_max_position};
     for (int i = 0; i < 4; i++)
         if (!scaled && !l->bad[TS_K_rope_type] && set_by_user(l, scaling[i]))
             ts__note(l, "%s has an effect with rope_type=llama3.1 only", ts__keys[scaling[i]].name);
     if (c->max_position_embeddings && c->max_target_length > c->max_position_embeddings)
         ts__note(l, "max_target_length=%lld is beyond the %lld positions that %s was made for",
-                 (long long)c->max_target_length, (long long)c->max_position_embeddings, c->model_name);
+                 (long long)c->max_target_length, (long long)c->max_position_embeddings,
+                 c->model_name);
 }
 
 static void derive_model(ts_loading *l)
 {
     ts_config *c = l->c;
     static const int sizes[] = {
-        TS_K_base_emb_dim, TS_K_base_mlp_dim, TS_K_base_num_decoder_layers, TS_K_base_num_query_heads,
-        TS_K_base_num_kv_heads, TS_K_head_dim, TS_K_vocab_size, TS_K_logits_via_embedding,
-        TS_K_normalization_layer_epsilon, TS_K_rope_type, TS_K_rope_max_timescale,
+        TS_K_base_emb_dim,
+        TS_K_base_mlp_dim,
+        TS_K_base_num_decoder_layers,
+        TS_K_base_num_query_heads,
+        TS_K_base_num_kv_heads,
+        TS_K_head_dim,
+        TS_K_vocab_size,
+        TS_K_logits_via_embedding,
+        TS_K_normalization_layer_epsilon,
+        TS_K_rope_type,
+        TS_K_rope_max_timescale,
     };
     if (*c->model_path) {
         if (is_set(l, TS_K_model_name) && strcmp(c->model_name, "default"))
-            ts__key_problem(l, TS_K_model_name, "model_path=%s already says what the model is; keep one of the two", c->model_path);
+            ts__key_problem(l, TS_K_model_name,
+                            "model_path=%s already says what the model is; keep one of the two",
+                            c->model_path);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             if (set_by_user(l, sizes[i]))
-                ts__key_problem(l, sizes[i], "the model's files say this (model_path=%s); leave it out", c->model_path);
+                ts__key_problem(l, sizes[i],
+                                "the model's files say this (model_path=%s); leave it out",
+                                c->model_path);
         return;
     }
     check_model(l);
     bool bytes = c->vocab_size >= BYTE_VOCAB;
     c->model = (ts_model_config){
         .arch = TS_ARCH_LLAMA,
-        .vocab = c->vocab_size, .hidden = c->base_emb_dim, .ffn = c->base_mlp_dim,
-        .layers = c->base_num_decoder_layers, .heads = c->base_num_query_heads,
-        .kv_heads = c->base_num_kv_heads, .head_dim = c->head_dim,
-        .max_positions = c->max_position_embeddings ? c->max_position_embeddings : c->max_target_length,
-        .norm_eps = c->normalization_layer_epsilon, .tied = c->logits_via_embedding,
+        .vocab = c->vocab_size,
+        .hidden = c->base_emb_dim,
+        .ffn = c->base_mlp_dim,
+        .layers = c->base_num_decoder_layers,
+        .heads = c->base_num_query_heads,
+        .kv_heads = c->base_num_kv_heads,
+        .head_dim = c->head_dim,
+        .max_positions =
+            c->max_position_embeddings ? c->max_position_embeddings : c->max_target_length,
+        .norm_eps = c->normalization_layer_epsilon,
+        .tied = c->logits_via_embedding,
         .rope = !strcmp(c->rope_type, "llama3.1") ? TS_ROPE_LLAMA3 : TS_ROPE_DEFAULT,
-        .rope_theta = c->rope_max_timescale, .rope_factor = c->rope_scaling_factor,
-        .rope_low = c->rope_low_freq_factor, .rope_high = c->rope_high_freq_factor,
+        .rope_theta = c->rope_max_timescale,
+        .rope_factor = c->rope_scaling_factor,
+        .rope_low = c->rope_low_freq_factor,
+        .rope_high = c->rope_high_freq_factor,
         .rope_original = (double)c->rope_original_max_position,
-        .bos_id = bytes ? 256 : -1, .eos_id = bytes ? 257 : -1, .pad_id = bytes ? 258 : -1,
+        .bos_id = bytes ? 256 : -1,
+        .eos_id = bytes ? 257 : -1,
+        .pad_id = bytes ? 258 : -1,
     };
     bool encodes = c->dataset == TS_DATA_TEXT || c->dataset == TS_DATA_JSONL;
     if (!bytes && encodes && !l->bad[TS_K_dataset_type])
-        ts__key_problem(l, TS_K_vocab_size, "the byte tokenizer has %d ids (256 bytes, bos, eos, pad); %d or more works", BYTE_VOCAB, BYTE_VOCAB);
+        ts__key_problem(
+            l, TS_K_vocab_size,
+            "the byte tokenizer has %d ids (256 bytes, bos, eos, pad); %d or more works",
+            BYTE_VOCAB, BYTE_VOCAB);
 }
 
 /* ---- where a run begins ------------------------------------------------------------------------------ */
@@ -224,14 +291,19 @@ static void check_start(ts_loading *l)
 {
     const ts_config *c = l->c;
     if (*c->load_parameters_path && *c->load_full_state_path)
-        ts__key_problem(l, TS_K_load_full_state_path, "load_parameters_path says where to begin; keep one of the two");
+        ts__key_problem(l, TS_K_load_full_state_path,
+                        "load_parameters_path says where to begin; keep one of the two");
     if (*c->model_path && *c->load_parameters_path)
-        ts__key_problem(l, TS_K_load_parameters_path, "model_path brings weights of its own; keep one of the two");
+        ts__key_problem(l, TS_K_load_parameters_path,
+                        "model_path brings weights of its own; keep one of the two");
     if (*c->model_path && *c->load_full_state_path)
-        ts__key_problem(l, TS_K_load_full_state_path, "model_path brings weights of its own; keep one of the two");
+        ts__key_problem(l, TS_K_load_full_state_path,
+                        "model_path brings weights of its own; keep one of the two");
     if (c->sample_interval > 0 && c->vocab_size < BYTE_VOCAB && !*c->model_path)
-        ts__key_problem(l, TS_K_sample_interval, "samples need the %d ids of the byte tokenizer, vocab_size is %lld; -1 works",
-                        BYTE_VOCAB, (long long)c->vocab_size);
+        ts__key_problem(
+            l, TS_K_sample_interval,
+            "samples need the %d ids of the byte tokenizer, vocab_size is %lld; -1 works",
+            BYTE_VOCAB, (long long)c->vocab_size);
 }
 
 void ts__config_derive(ts_loading *l)

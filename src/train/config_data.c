@@ -12,34 +12,47 @@ static void derive_data(ts_loading *l)
         if (!strcmp(c->dataset_type, kinds[i])) c->dataset = (ts_data_type)i;
     if (l->bad[TS_K_dataset_type] || l->bad[TS_K_dataset_path]) return;
     if (c->dataset == TS_DATA_SYNTHETIC && c->dataset_path.n)
-        ts__key_problem(l, TS_K_dataset_path, "dataset_type=synthetic reads no file; set dataset_type to text, jsonl or tokens");
+        ts__key_problem(
+            l, TS_K_dataset_path,
+            "dataset_type=synthetic reads no file; set dataset_type to text, jsonl or tokens");
     if (c->dataset != TS_DATA_SYNTHETIC && !c->dataset_path.n)
-        ts__key_problem(l, TS_K_dataset_type, "reads files; name them with dataset_path=FILE[,FILE…]");
+        ts__key_problem(l, TS_K_dataset_type,
+                        "reads files; name them with dataset_path=FILE[,FILE…]");
     if (c->dataset == TS_DATA_JSONL && !c->train_data_columns.n)
-        ts__key_problem(l, TS_K_train_data_columns, "is empty; name the field whose text is trained on, such as [text]");
+        ts__key_problem(l, TS_K_train_data_columns,
+                        "is empty; name the field whose text is trained on, such as [text]");
 }
 
 static void derive_evaluation(ts_loading *l)
 {
     ts_config *c = l->c;
     bool none = !c->eval_dataset_path.n && !(c->eval_fraction > 0);
-    bool readable = !l->bad[TS_K_dataset_type] && !l->bad[TS_K_eval_fraction] && !l->bad[TS_K_eval_dataset_path];
+    bool readable = !l->bad[TS_K_dataset_type] && !l->bad[TS_K_eval_fraction] &&
+                    !l->bad[TS_K_eval_dataset_path];
     if (!readable) return;
     if (c->dataset == TS_DATA_SYNTHETIC) {
         static const int needs[] = {TS_K_eval_dataset_path, TS_K_eval_fraction};
         for (int i = 0; i < 2 && !none; i++)
             if (i ? c->eval_fraction > 0 : c->eval_dataset_path.n > 0)
-                ts__key_problem(l, needs[i], "dataset_type=synthetic has nothing to evaluate on; set dataset_type to text, jsonl or tokens");
+                ts__key_problem(l, needs[i],
+                                "dataset_type=synthetic has nothing to evaluate on; set "
+                                "dataset_type to text, jsonl or tokens");
     }
     if (c->eval_dataset_path.n && c->eval_fraction > 0)
-        ts__key_problem(l, TS_K_eval_fraction, "eval_dataset_path says what to evaluate on; keep one of the two");
-    const char *advice = c->dataset == TS_DATA_SYNTHETIC ? "dataset_type=synthetic has nothing to evaluate on; -1 works"
-                                                            : "nothing to evaluate on; set eval_dataset_path=FILE or eval_fraction=0.1";
+        ts__key_problem(l, TS_K_eval_fraction,
+                        "eval_dataset_path says what to evaluate on; keep one of the two");
+    const char *advice =
+        c->dataset == TS_DATA_SYNTHETIC
+            ? "dataset_type=synthetic has nothing to evaluate on; -1 works"
+            : "nothing to evaluate on; set eval_dataset_path=FILE or eval_fraction=0.1";
     if (none && c->eval_interval > 0) ts__key_problem(l, TS_K_eval_interval, "%s", advice);
     if (c->target_eval_loss > 0 && c->eval_interval < 1)
-        ts__key_problem(l, TS_K_target_eval_loss, "is compared after evaluations; set eval_interval");
+        ts__key_problem(l, TS_K_target_eval_loss,
+                        "is compared after evaluations; set eval_interval");
     if (c->eval_steps > 0 && c->eval_interval < 1 && none)
-        ts__note(l, "eval_steps=%lld has no effect: nothing is evaluated (eval_interval, eval_fraction)", (long long)c->eval_steps);
+        ts__note(
+            l, "eval_steps=%lld has no effect: nothing is evaluated (eval_interval, eval_fraction)",
+            (long long)c->eval_steps);
 }
 
 void ts__config_derive_data(ts_loading *l)
@@ -48,7 +61,8 @@ void ts__config_derive_data(ts_loading *l)
     derive_evaluation(l);
 }
 
-void ts_config_loader_options(const ts_config *c, ts_data_split split, const ts_tokenizer *tokenizer, ts_loader_options *o)
+void ts_config_loader_options(const ts_config *c, ts_data_split split,
+                              const ts_tokenizer *tokenizer, ts_loader_options *o)
 {
     bool eval = split == TS_SPLIT_EVAL, own = eval && c->eval_dataset_path.n;
     const ts_config_list *paths = own ? &c->eval_dataset_path : &c->dataset_path;

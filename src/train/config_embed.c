@@ -3,9 +3,9 @@
  * $(BUILD)/configs.def, one EMBED(number, path) a file, and rebuilds this file when one changes. */
 #include "train/config_internal.h"
 
-#define EMBED(i, path)                                                              \
-    __asm__(".pushsection .rodata\n.hidden ts__embedded_" #i "\n.global ts__embedded_" #i "\n" \
-            "ts__embedded_" #i ":\n.incbin \"" path "\"\n.byte 0\n.popsection\n");   \
+#define EMBED(i, path)                                                                             \
+    __asm__(".pushsection .rodata\n.hidden ts__embedded_" #i "\n.global ts__embedded_" #i "\n"     \
+            "ts__embedded_" #i ":\n.incbin \"" path "\"\n.byte 0\n.popsection\n");                 \
     extern const char ts__embedded_##i[];
 #include "configs.def"
 #undef EMBED

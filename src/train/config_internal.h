@@ -8,7 +8,14 @@
 
 /* ---- the table ---------------------------------------------------------------------------------- */
 
-typedef enum ts_key_type { TS_KEY_BOOL, TS_KEY_INT, TS_KEY_COUNT, TS_KEY_FLOAT, TS_KEY_STRING, TS_KEY_LIST } ts_key_type;
+typedef enum ts_key_type {
+    TS_KEY_BOOL,
+    TS_KEY_INT,
+    TS_KEY_COUNT,
+    TS_KEY_FLOAT,
+    TS_KEY_STRING,
+    TS_KEY_LIST
+} ts_key_type;
 typedef enum ts_key_status { TS_KEY_ON, TS_KEY_IDLE, TS_KEY_FIXED } ts_key_status;
 
 typedef struct ts_key {
@@ -16,12 +23,12 @@ typedef struct ts_key {
     ts_key_type type;
     ts_key_status status;
     const char *initial, *limits, *doc;
-    size_t offset;                   /* of the field in ts_config */
+    size_t offset; /* of the field in ts_config */
 } ts_key;
 
 typedef enum ts_key_id {
 #define GROUP(title)
-#define KEY(name, ...) TS_K_##name,
+#define KEY(name, ...)         TS_K_##name,
 #define SUB(parent, name, ...) TS_K_##parent##_##name,
 #include "train/config_keys.def"
 #undef GROUP
@@ -31,9 +38,9 @@ typedef enum ts_key_id {
 } ts_key_id;
 
 extern const ts_key ts__keys[TS_KEYS];
-int ts__key_find(const char *name);                           /* -1 when there is none */
-const char *ts__key_nearest(const char *name);                /* also by habit: lr, batch_size …; may be NULL */
-bool ts__key_is_block(const char *name);                      /* "lora" */
+int ts__key_find(const char *name);            /* -1 when there is none */
+const char *ts__key_nearest(const char *name); /* also by habit: lr, batch_size …; may be NULL */
+bool ts__key_is_block(const char *name);       /* "lora" */
 
 /* Sets the field of key k in c from v. NULL, or what is wrong with v (in the arena). */
 const char *ts__key_set(ts_config *c, int k, const ts_yaml *v);
@@ -47,16 +54,23 @@ const ts_yaml *ts__value_of_word(int k, const char *text, ts_arena *arena);
 
 /* ---- files that are part of the library ----------------------------------------------------------- */
 
-const char *ts__embedded(const char *name);                   /* text of "configs/…", or NULL */
-const char *ts__embedded_name(size_t i);                      /* NULL behind the last */
+const char *ts__embedded(const char *name); /* text of "configs/…", or NULL */
+const char *ts__embedded_name(size_t i);    /* NULL behind the last */
 
 /* ---- one load ----------------------------------------------------------------------------------- */
 
-typedef enum ts_layer { TS_LAYER_NONE, TS_LAYER_FILE, TS_LAYER_MODEL, TS_LAYER_WORD, TS_LAYER_ENV, TS_LAYERS } ts_layer;
+typedef enum ts_layer {
+    TS_LAYER_NONE,
+    TS_LAYER_FILE,
+    TS_LAYER_MODEL,
+    TS_LAYER_WORD,
+    TS_LAYER_ENV,
+    TS_LAYERS
+} ts_layer;
 
 typedef struct ts_setting {
-    const ts_yaml *value;            /* NULL: this layer does not set the key */
-    const char *where;               /* "file:line", "M_STEPS", or NULL for a word of the command line */
+    const ts_yaml *value; /* NULL: this layer does not set the key */
+    const char *where;    /* "file:line", "M_STEPS", or NULL for a word of the command line */
 } ts_setting;
 
 typedef struct ts_problem {
@@ -68,10 +82,10 @@ typedef struct ts_loading {
     ts_config *c;
     ts_arena *arena;
     ts_setting set[TS_LAYERS][TS_KEYS];
-    ts_layer from[TS_KEYS];          /* whose value is in c; TS_LAYER_NONE: the default */
-    bool bad[TS_KEYS];               /* reported; checks that involve it stay silent */
-    bool layered;                    /* the file lies over the preset, not under it */
-    const char *folder;              /* of the configuration file; NULL when it is embedded */
+    ts_layer from[TS_KEYS]; /* whose value is in c; TS_LAYER_NONE: the default */
+    bool bad[TS_KEYS];      /* reported; checks that involve it stay silent */
+    bool layered;           /* the file lies over the preset, not under it */
+    const char *folder;     /* of the configuration file; NULL when it is embedded */
     ts_problem *first, **last;
     size_t n_problems, n_notes, notes_capacity;
     const char **notes;

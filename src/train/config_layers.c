@@ -9,6 +9,7 @@
 #include "train/config_internal.h"
 
 #include "base/file.h"
+#include "token/tokenizer.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -27,21 +28,38 @@ static const char *spot(ts_loading *l, const char *name, const ts_yaml *v)
 
 static void unknown_key(ts_loading *l, const char *key, const ts_yaml *v, const char *where)
 {
-    const char *near = ts__key_nearest(key);
-    const char *what = v ? ts_arena_printf(l->arena, "%.60s=%s", key, ts__value_text(v, l->arena))
-                         : ts_arena_printf(l->arena, "%.60s", key);
+    const ts_yaml name = {.kind = TS_YAML_SCALAR, .text = key};
+    const char *near = ts__key_nearest(key), *shown = ts__value_text(&name, l->arena);
+    const char *what = ts_arena_printf(l->arena, "%s=%s", shown, ts__value_text(v, l->arena));
     const char *place = where ? ts_arena_printf(l->arena, " (%s)", where) : "";
-    if (!what || !place) l->out_of_memory = true;
-    else if (near) ts__problem(l, what, "unknown key; did you mean %s?%s", near, place);
-    else ts__problem(l, what, "unknown key; configs/base.yml lists all%s", place);
+    if (!what || !place)
+        l->out_of_memory = true;
+    else if (near)
+        ts__problem(l, what, "unknown key; did you mean %s?%s", near, place);
+    else
+        ts__problem(l, what, "unknown key; configs/base.yml lists all%s", place);
+}
+
+/* What is written into config.yml must be readable there. */
+static bool is_text(ts_loading *l, const char *word)
+{
+    const ts_yaml v = {.kind = TS_YAML_SCALAR, .text = word};
+    size_t n = strlen(word), valid = ts_utf8_valid_prefix(word, n);
+    if (valid != n)
+        ts__problem(l, ts__value_text(&v, l->arena), "byte %zu is not UTF-8; write text as UTF-8",
+                    valid + 1);
+    return valid == n;
 }
 
 /* Children win over parents because they are read first: a key that is set stays. */
-static void enter(ts_loading *l, ts_layer layer, const char *key, const ts_yaml *v, const char *where)
+static void enter(ts_loading *l, ts_layer layer, const char *key, const ts_yaml *v,
+                  const char *where)
 {
     int k = ts__key_find(key);
-    if (k < 0) unknown_key(l, key, v, where);
-    else if (!l->set[layer][k].value) l->set[layer][k] = (ts_setting){v, where};
+    if (k < 0)
+        unknown_key(l, key, v, where);
+    else if (!l->set[layer][k].value)
+        l->set[layer][k] = (ts_setting){v, where};
 }
 
 void ts__layer_read(ts_loading *l, ts_layer layer, const ts_yaml *map, const char *name)
@@ -57,8 +75,10 @@ void ts__layer_read(ts_loading *l, ts_layer layer, const ts_yaml *map, const cha
         for (size_t j = 0; j < v->n; j++) {
             const ts_yaml *w = v->child[j];
             const char *key = ts_arena_printf(l->arena, "%s.%s", v->key, w->key);
-            if (key) enter(l, layer, key, w, spot(l, name, w));
-            else l->out_of_memory = true;
+            if (key)
+                enter(l, layer, key, w, spot(l, name, w));
+            else
+                l->out_of_memory = true;
         }
     }
 }
@@ -66,10 +86,10 @@ void ts__layer_read(ts_loading *l, ts_layer layer, const ts_yaml *map, const cha
 /* ---- files ---------------------------------------------------------------------------------------- */
 
 typedef struct source {
-    const char *path;            /* for messages */
-    const char *text;            /* in the arena, or embedded */
+    const char *path; /* for messages */
+    const char *text; /* in the arena, or embedded */
     size_t length;
-    const char *folder;          /* NULL: embedded */
+    const char *folder; /* NULL: embedded */
 } source;
 
 static const char *base_name(const char *path)
@@ -112,7 +132,11 @@ static bool read_embedded(const char *name, source *out)
 static const char *strip_maxtext(const char *path)
 {
     static const char *const folders[] = {
-        "src/maxtext/configs/", "src/MaxText/configs/", "maxtext/configs/", "MaxText/configs/", "configs/",
+        "src/maxtext/configs/",
+        "src/MaxText/configs/",
+        "maxtext/configs/",
+        "MaxText/configs/",
+        "configs/",
     };
     if (!strncmp(path, "./", 2)) path += 2;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
@@ -157,7 +181,8 @@ static const ts_yaml *parse(ts_loading *l, const source *s)
 static bool find_parent(ts_loading *l, const source *child, const ts_yaml *name, source *out)
 {
     if (name->kind != TS_YAML_SCALAR || !*name->text) {
-        ts__problem(l, "base_config", "expected the path of a configuration file (%s)", spot(l, child->path, name));
+        ts__problem(l, "base_config", "expected the path of a configuration file (%s)",
+                    spot(l, child->path, name));
         return false;
     }
     if (child->folder && name->text[0] != '/') {
@@ -183,7 +208,9 @@ void ts__layer_file(ts_loading *l, const char *path)
         l->layered = false;
         source next;
         if (depth == MAX_PARENTS) {
-            ts__problem(l, "base_config", "more than %d files name each other; one may name itself (%s)", MAX_PARENTS, s.path);
+            ts__problem(l, "base_config",
+                        "more than %d files name each other; one may name itself (%s)", MAX_PARENTS,
+                        s.path);
             return;
         }
         if (!find_parent(l, &s, parent, &next)) return;
@@ -209,14 +236,18 @@ void ts__layer_model(ts_loading *l, const char *model_name)
 {
     static const char instruct[] = "-Instruct";
     size_t n = strlen(model_name);
-    if (n > sizeof instruct - 1 && !strcmp(model_name + n - (sizeof instruct - 1), instruct)) n -= sizeof instruct - 1;
+    if (n > sizeof instruct - 1 && !strcmp(model_name + n - (sizeof instruct - 1), instruct))
+        n -= sizeof instruct - 1;
     if (!n || !strcmp(model_name, "default")) return;
     if (n > 200 || strchr(model_name, '/')) {
-        ts__key_problem(l, TS_K_model_name, "expected the name of a preset, not a path; model_path=FOLDER takes a model's files");
+        ts__key_problem(
+            l, TS_K_model_name,
+            "expected the name of a preset, not a path; model_path=FOLDER takes a model's files");
         return;
     }
     source s;
-    const char *beside = ts_arena_printf(l->arena, "%smodels/%.*s.yml", l->folder ? l->folder : "", (int)n, model_name);
+    const char *beside = ts_arena_printf(l->arena, "%smodels/%.*s.yml", l->folder ? l->folder : "",
+                                         (int)n, model_name);
     const char *ours = ts_arena_printf(l->arena, "configs/models/%.*s.yml", (int)n, model_name);
     if (!beside || !ours) {
         l->out_of_memory = true;
@@ -228,7 +259,8 @@ void ts__layer_model(ts_loading *l, const char *model_name)
         if (!on_disk && near)
             ts__key_problem(l, TS_K_model_name, "there is no such preset; did you mean %s?", near);
         else if (!on_disk)
-            ts__key_problem(l, TS_K_model_name, "there is no such preset; llama3-8b is one, configs/models/ has all");
+            ts__key_problem(l, TS_K_model_name,
+                            "there is no such preset; llama3-8b is one, configs/models/ has all");
         return;
     }
     const ts_yaml *map = parse(l, &s);
@@ -242,9 +274,11 @@ void ts__layer_words(ts_loading *l, const char *const *words, int n)
 {
     for (int i = 0; i < n; i++) {
         const char *equals = strchr(words[i], '=');
+        if (!is_text(l, words[i])) continue;
         if (!equals || equals == words[i]) {
-            const char *what = ts_arena_printf(l->arena, "%.60s", words[i]);
-            if (what) ts__problem(l, what, "expected key=value%s", words[i][0] == '-' ? ", without dashes" : "");
+            const ts_yaml word = {.kind = TS_YAML_SCALAR, .text = words[i]};
+            ts__problem(l, ts__value_text(&word, l->arena), "expected key=value%s",
+                        words[i][0] == '-' ? ", without dashes" : "");
             continue;
         }
         char *key = ts_arena_strndup(l->arena, words[i], (size_t)(equals - words[i]));
@@ -255,8 +289,10 @@ void ts__layer_words(ts_loading *l, const char *const *words, int n)
             continue;
         }
         const ts_yaml *v = ts__value_of_word(k, equals + 1, l->arena);
-        if (v) l->set[TS_LAYER_WORD][k] = (ts_setting){v, NULL};          /* the last one wins */
-        else l->out_of_memory = true;
+        if (v)
+            l->set[TS_LAYER_WORD][k] = (ts_setting){v, NULL}; /* the last one wins */
+        else
+            l->out_of_memory = true;
     }
 }
 
@@ -266,7 +302,8 @@ static int key_of_variable(const char *name, size_t n)
     for (int k = 0; k < TS_KEYS; k++) {
         const char *key = ts__keys[k].name;
         size_t i = 0;
-        while (i < n && key[i] && name[i] == (key[i] == '.' ? '_' : toupper((unsigned char)key[i]))) i++;
+        while (i < n && key[i] && name[i] == (key[i] == '.' ? '_' : toupper((unsigned char)key[i])))
+            i++;
         if (i == n && !key[i]) return k;
     }
     return -1;
@@ -275,20 +312,27 @@ static int key_of_variable(const char *name, size_t n)
 static void unknown_variable(ts_loading *l, const char *variable, size_t n)
 {
     char lower[104] = "", upper[104] = "";
-    for (size_t i = 0; i < n - 2 && i < 100; i++) lower[i] = (char)tolower((unsigned char)variable[i + 2]);
+    for (size_t i = 0; i < n - 2 && i < 100; i++)
+        lower[i] = (char)tolower((unsigned char)variable[i + 2]);
     const char *near = ts__key_nearest(lower);
-    for (size_t i = 0; near && near[i] && i < 100; i++) upper[i] = near[i] == '.' ? '_' : (char)toupper((unsigned char)near[i]);
+    for (size_t i = 0; near && near[i] && i < 100; i++)
+        upper[i] = near[i] == '.' ? '_' : (char)toupper((unsigned char)near[i]);
     const char *what = ts_arena_printf(l->arena, "%.*s", (int)(n < 60 ? n : 60), variable);
-    if (!what) l->out_of_memory = true;
-    else if (near) ts__problem(l, what, "environment variable without a key; did you mean M_%s?", upper);
-    else ts__problem(l, what, "environment variable without a key; M_ is for keys of the configuration, unset it");
+    if (!what)
+        l->out_of_memory = true;
+    else if (near)
+        ts__problem(l, what, "environment variable without a key; did you mean M_%s?", upper);
+    else
+        ts__problem(
+            l, what,
+            "environment variable without a key; M_ is for keys of the configuration, unset it");
 }
 
 void ts__layer_environment(ts_loading *l)
 {
     for (char **e = environ; e && *e; e++) {
         const char *equals = strchr(*e, '=');
-        if (strncmp(*e, "M_", 2) || !equals || equals == *e + 2) continue;
+        if (strncmp(*e, "M_", 2) || !equals || equals == *e + 2 || !is_text(l, *e)) continue;
         size_t n = (size_t)(equals - *e);
         int k = key_of_variable(*e + 2, n - 2);
         if (k < 0) {
@@ -297,7 +341,9 @@ void ts__layer_environment(ts_loading *l)
         }
         const ts_yaml *v = ts__value_of_word(k, equals + 1, l->arena);
         const char *where = ts_arena_strndup(l->arena, *e, n);
-        if (v && where) l->set[TS_LAYER_ENV][k] = (ts_setting){v, where};
-        else l->out_of_memory = true;
+        if (v && where)
+            l->set[TS_LAYER_ENV][k] = (ts_setting){v, where};
+        else
+            l->out_of_memory = true;
     }
 }

@@ -14,7 +14,9 @@
 static bool is_address(ts_loading *l, int k, const char *path)
 {
     if (!strstr(path, "://")) return false;
-    ts__key_problem(l, k, "is an object store's address; mount the bucket (gcsfuse) and give the folder's path");
+    ts__key_problem(
+        l, k,
+        "is an object store's address; mount the bucket (gcsfuse) and give the folder's path");
     return true;
 }
 
@@ -43,10 +45,13 @@ static const char *file_inside(ts_loading *l, const char *folder)
 static const char *neighbour(ts_loading *l, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const char *folder = slash == path ? "/" : slash ? ts_arena_strndup(l->arena, path, (size_t)(slash - path)) : ".";
+    const char *folder = slash == path ? "/"
+                         : slash       ? ts_arena_strndup(l->arena, path, (size_t)(slash - path))
+                                       : ".";
     char **names = NULL;
     size_t n = 0;
-    if (!folder || !*name || strlen(name) > 100 || ts_path_kind_of(folder) != TS_PATH_FOLDER) return NULL;
+    if (!folder || !*name || strlen(name) > 100 || ts_path_kind_of(folder) != TS_PATH_FOLDER)
+        return NULL;
     if (ts_list_folder(folder, &names, &n, NULL) != TS_OK) return NULL;
     const char *near = n <= 1000 ? ts_nearest_word(name, (const char *const *)names, n) : NULL;
     if (near) near = ts_arena_printf(l->arena, "%.*s%s", (int)(name - path), path, near);
@@ -57,8 +62,10 @@ static const char *neighbour(ts_loading *l, const char *path)
 static void check_missing(ts_loading *l, int k, const char *path)
 {
     const char *near = neighbour(l, path);
-    if (near) ts__key_problem(l, k, "%.200s does not exist; did you mean %.200s?", path, near);
-    else ts__key_problem(l, k, "%.200s does not exist", path);
+    if (near)
+        ts__key_problem(l, k, "%.200s does not exist; did you mean %.200s?", path, near);
+    else
+        ts__key_problem(l, k, "%.200s does not exist", path);
 }
 
 static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
@@ -74,12 +81,18 @@ static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
         const char *inside = kind == TS_PATH_FOLDER ? file_inside(l, path) : NULL;
         bool slash = path[strlen(path) - 1] == '/';
         if (inside)
-            ts__key_problem(l, k, "%.200s is a folder; expected .jsonl, .txt or .bin (it holds %.200s%s%s)", path, path, slash ? "" : "/", inside);
+            ts__key_problem(
+                l, k, "%.200s is a folder; expected .jsonl, .txt or .bin (it holds %.200s%s%s)",
+                path, path, slash ? "" : "/", inside);
         else if (kind == TS_PATH_FOLDER)
             ts__key_problem(l, k, "%.200s is a folder; expected a .jsonl, .txt or .bin file", path);
-        else if (kind == TS_PATH_NONE) check_missing(l, k, path);
-        else if (kind == TS_PATH_OTHER) ts__key_problem(l, k, "%.200s is a device or pipe; expected a file", path);
-        else if (access(path, R_OK)) ts__key_problem(l, k, "%.200s may not be read by this user; change its permissions", path);
+        else if (kind == TS_PATH_NONE)
+            check_missing(l, k, path);
+        else if (kind == TS_PATH_OTHER)
+            ts__key_problem(l, k, "%.200s is a device or pipe; expected a file", path);
+        else if (access(path, R_OK))
+            ts__key_problem(l, k, "%.200s may not be read by this user; change its permissions",
+                            path);
     }
 }
 
@@ -88,9 +101,11 @@ static void check_weights(ts_loading *l, int k, const char *path)
 {
     static const char *const marks[] = {"config.json", "manifest.json"};
     bool architecture = k == TS_K_model_path, state = k == TS_K_load_full_state_path, found = false;
-    const char *expected = architecture ? "a Hugging Face folder (with config.json)"
-                           : state      ? "a checkpoint step (with manifest.json)"
-                                        : "a checkpoint step (with manifest.json) or a Hugging Face folder (with config.json)";
+    const char *expected =
+        architecture ? "a Hugging Face folder (with config.json)"
+        : state
+            ? "a checkpoint step (with manifest.json)"
+            : "a checkpoint step (with manifest.json) or a Hugging Face folder (with config.json)";
     if (!*path || l->bad[k] || is_address(l, k, path)) return;
     ts_path_kind kind = ts_path_kind_of(path);
     if (kind == TS_PATH_NONE) {
@@ -124,16 +139,20 @@ static void check_output(ts_loading *l)
         return;
     }
     for (ts_path_kind kind; (kind = ts_path_kind_of(path)) != TS_PATH_FOLDER;) {
-        char *slash = strrchr(path, '/');          /* run_folder always has one */
+        char *slash = strrchr(path, '/'); /* run_folder always has one */
         if (kind != TS_PATH_NONE) {
             ts__key_problem(l, k, "%.200s is a file; the run needs a folder there", path);
             break;
         }
-        if (slash > path) *slash = 0;
-        else memcpy(path, slash ? "/" : ".", 2);          /* a path has two bytes at least, with its end */
+        if (slash > path)
+            *slash = 0;
+        else
+            memcpy(path, slash ? "/" : ".", 2); /* a path has two bytes at least, with its end */
     }
     if (!l->bad[k] && access(path, W_OK | X_OK))
-        ts__key_problem(l, k, "%.200s may not be written by this user, or is read-only; choose another folder", path);
+        ts__key_problem(
+            l, k, "%.200s may not be written by this user, or is read-only; choose another folder",
+            path);
     ts_free(path);
 }
 

@@ -20,7 +20,8 @@ void ts_config_print(const ts_config *c, ts_string *out)
     for (int i = 0; arena && i < TS_KEYS; i++) {
         int k = order[i];
         bool secret = k == TS_K_hf_access_token && *c->hf_access_token;
-        ts_string_printf(out, "Config param %s: %s\n", ts__keys[k].name, secret ? "hidden" : ts__key_text(c, k, arena));
+        ts_string_printf(out, "Config param %s: %s\n", ts__keys[k].name,
+                         secret ? "hidden" : ts__key_text(c, k, arena));
     }
     if (!arena) out->failed = true;
     ts_arena_free(arena);
@@ -29,13 +30,14 @@ void ts_config_print(const ts_config *c, ts_string *out)
 void ts_config_yaml(const ts_config *c, ts_string *out)
 {
     ts_arena *arena = ts_arena_new();
-    size_t block = 0;                /* length of the block's name that is open */
+    size_t block = 0; /* length of the block's name that is open */
     const char *last = "";
     ts_string_add(out, "# The configuration of this run, complete and resolved.\n");
     for (int k = 0; arena && k < TS_KEYS; k++) {
         const char *name = ts__keys[k].name, *dot = strchr(name, '.');
         size_t n = dot ? (size_t)(dot - name) : 0;
-        if (n && (n != block || strncmp(last, name, n))) ts_string_printf(out, "%.*s:\n", (int)n, name);
+        if (n && (n != block || strncmp(last, name, n)))
+            ts_string_printf(out, "%.*s:\n", (int)n, name);
         const char *value = k == TS_K_hf_access_token ? "\"\"" : ts__key_yaml(c, k, arena);
         ts_string_printf(out, "%s%s: %s\n", n ? "  " : "", n ? dot + 1 : name, value);
         block = n;
@@ -50,8 +52,9 @@ ts_status ts_config_write(const ts_config *c, const char *path, ts_error *err)
     ts_string text = ts_string_new(TS_CONFIG_TEXT_MAX);
     ts_writer *w = NULL;
     ts_config_yaml(c, &text);
-    ts_status status = text.failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %s", path)
-                                   : ts_writer_open(path, false, &w, err);
+    ts_status status = text.failed
+                           ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %s", path)
+                           : ts_writer_open(path, false, &w, err);
     if (status == TS_OK) {
         status = ts_writer_write(w, text.data, text.length, err);
         ts_status closed = ts_writer_close(w, true, err);

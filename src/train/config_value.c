@@ -13,13 +13,18 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#define ROW(field, text, kind, start, state, range, words) \
-    {.name = text, .type = TS_KEY_##kind, .status = TS_KEY_##state, .initial = start, \
-     .limits = range, .doc = words, .offset = offsetof(ts_config, field)},
+#define ROW(field, text, kind, start, state, range, words)                                         \
+    {.name = text,                                                                                 \
+     .type = TS_KEY_##kind,                                                                        \
+     .status = TS_KEY_##state,                                                                     \
+     .initial = start,                                                                             \
+     .limits = range,                                                                              \
+     .doc = words,                                                                                 \
+     .offset = offsetof(ts_config, field)},
 
 const ts_key ts__keys[TS_KEYS] = {
 #define GROUP(title)
-#define KEY(name, ...) ROW(name, #name, __VA_ARGS__)
+#define KEY(name, ...)         ROW(name, #name, __VA_ARGS__)
 #define SUB(parent, name, ...) ROW(parent##_##name, #parent "." #name, __VA_ARGS__)
 #include "train/config_keys.def"
 #undef GROUP
@@ -33,46 +38,79 @@ static const struct {
     int key;
     const char *value, *why;
 } reasons[] = {
-    {TS_K_dataset_type, "tfds", "TensorFlow datasets are not read; write the rows to FILE and set dataset_type=jsonl dataset_path=FILE"},
-    {TS_K_dataset_type, "hf", "hub datasets are not read; write the rows to FILE and set dataset_type=jsonl dataset_path=FILE"},
-    {TS_K_dataset_type, "grain", "grain files are not read; write the rows to FILE and set dataset_type=jsonl dataset_path=FILE"},
-    {TS_K_dataset_type, "olmo_grain", "OLMo's arrays are not read; llm.c's .bin files are: dataset_type=tokens dataset_path=FILE"},
-    {TS_K_dataset_type, "c4_mlperf", "TensorFlow datasets are not read; write the rows to FILE and set dataset_type=jsonl dataset_path=FILE"},
-    {TS_K_tokenizer_type, NULL, "not available in this version; byte is, and dataset_type=tokens takes ids made elsewhere"},
+    {TS_K_dataset_type, "tfds",
+     "TensorFlow datasets are not read; write the rows to FILE and set dataset_type=jsonl "
+     "dataset_path=FILE"},
+    {TS_K_dataset_type, "hf",
+     "hub datasets are not read; write the rows to FILE and set dataset_type=jsonl "
+     "dataset_path=FILE"},
+    {TS_K_dataset_type, "grain",
+     "grain files are not read; write the rows to FILE and set dataset_type=jsonl "
+     "dataset_path=FILE"},
+    {TS_K_dataset_type, "olmo_grain",
+     "OLMo's arrays are not read; llm.c's .bin files are: dataset_type=tokens dataset_path=FILE"},
+    {TS_K_dataset_type, "c4_mlperf",
+     "TensorFlow datasets are not read; write the rows to FILE and set dataset_type=jsonl "
+     "dataset_path=FILE"},
+    {TS_K_tokenizer_type, NULL,
+     "not available in this version; byte is, and dataset_type=tokens takes ids made elsewhere"},
     {TS_K_engine, "xla", "not available in this version; cpu is (or auto)"},
     {TS_K_cpu_devices, NULL, "this version runs on one device; 1 works"},
-    {TS_K_remat_policy, NULL, "not available in this version; full computes each layer again, none keeps everything"},
+    {TS_K_remat_policy, NULL,
+     "not available in this version; full computes each layer again, none keeps everything"},
     {TS_K_opt_type, NULL, "not available; adamw is the optimizer"},
-    {TS_K_quantization, NULL, "quantized training is not available; leave it empty and choose dtype=bfloat16 or float32"},
-    {TS_K_decoder_block, NULL, "not available in this version; llama2 is, for Llama 2, 3, 3.1 and 3.2"},
+    {TS_K_quantization, NULL,
+     "quantized training is not available; leave it empty and choose dtype=bfloat16 or float32"},
+    {TS_K_decoder_block, NULL,
+     "not available in this version; llama2 is, for Llama 2, 3, 3.1 and 3.2"},
     {TS_K_dtype, NULL, "not available; bfloat16 or float32"},
-    {TS_K_weight_dtype, NULL, "master weights are float32; dtype=bfloat16 sets activations and products"},
+    {TS_K_weight_dtype, NULL,
+     "master weights are float32; dtype=bfloat16 sets activations and products"},
     {TS_K_dropout_rate, NULL, "dropout is not available; 0 works"},
-    {TS_K_use_sft, NULL, "not available in this version; rows of jsonl train on all their text (train_data_columns)"},
+    {TS_K_use_sft, NULL,
+     "not available in this version; rows of jsonl train on all their text (train_data_columns)"},
     {TS_K_use_dpo, NULL, "preference optimization is not available; false works"},
-    {TS_K_lora_enable_lora, NULL, "adapters are not available in this version; frozen_parameters trains a part of the weights"},
-    {TS_K_trainable_parameters_mask, NULL, "not available; frozen_parameters=[PATTERN] says the opposite"},
+    {TS_K_lora_enable_lora, NULL,
+     "adapters are not available in this version; frozen_parameters trains a part of the weights"},
+    {TS_K_trainable_parameters_mask, NULL,
+     "not available; frozen_parameters=[PATTERN] says the opposite"},
     {TS_K_sliding_window_size, NULL, "llama2 layers see all earlier tokens; 0 works"},
     {TS_K_final_logits_soft_cap, NULL, "llama2 does not cap its logits; 0 works"},
     {TS_K_mlp_activations, NULL, "llama2 layers have silu,linear"},
-    {TS_K_tokenize_train_data, NULL, "for rows that hold tokens set dataset_type=tokens; true works"},
+    {TS_K_tokenize_train_data, NULL,
+     "for rows that hold tokens set dataset_type=tokens; true works"},
     {TS_K_profiler, NULL, "not available in this version; leave it empty"},
-    {TS_K_skip_step_on_spikes, NULL, "not available; non-finite steps are skipped with abort_on_nan_loss=false"},
+    {TS_K_skip_step_on_spikes, NULL,
+     "not available; non-finite steps are skipped with abort_on_nan_loss=false"},
 };
 
 /* Other programs' names for keys of ours. */
 static const struct {
     const char *habit, *key;
 } habits[] = {
-    {"lr", "learning_rate"}, {"batch_size", "per_device_batch_size"}, {"seq_len", "max_target_length"},
-    {"sequence_length", "max_target_length"}, {"max_seq_len", "max_target_length"}, {"max_steps", "steps"},
-    {"num_steps", "steps"}, {"epochs", "num_epoch"}, {"num_epochs", "num_epoch"}, {"seed", "init_weights_seed"},
-    {"weight_decay", "adam_weight_decay"}, {"model", "model_name"}, {"data", "dataset_path"},
-    {"dataset", "dataset_type"}, {"output_dir", "base_output_directory"}, {"name", "run_name"},
+    {"lr", "learning_rate"},
+    {"batch_size", "per_device_batch_size"},
+    {"seq_len", "max_target_length"},
+    {"sequence_length", "max_target_length"},
+    {"max_seq_len", "max_target_length"},
+    {"max_steps", "steps"},
+    {"num_steps", "steps"},
+    {"epochs", "num_epoch"},
+    {"num_epochs", "num_epoch"},
+    {"seed", "init_weights_seed"},
+    {"weight_decay", "adam_weight_decay"},
+    {"model", "model_name"},
+    {"data", "dataset_path"},
+    {"dataset", "dataset_type"},
+    {"output_dir", "base_output_directory"},
+    {"name", "run_name"},
     {"cosine_learning_rate_final_fraction", "learning_rate_final_fraction"},
-    {"num_layers", "base_num_decoder_layers"}, {"hidden_size", "base_emb_dim"},
-    {"grad_clip", "gradient_clipping_threshold"}, {"tokenizer", "tokenizer_type"},
-    {"rope_theta", "rope_max_timescale"}, {"window", "sliding_window_size"},
+    {"num_layers", "base_num_decoder_layers"},
+    {"hidden_size", "base_emb_dim"},
+    {"grad_clip", "gradient_clipping_threshold"},
+    {"tokenizer", "tokenizer_type"},
+    {"rope_theta", "rope_max_timescale"},
+    {"window", "sliding_window_size"},
 };
 
 int ts__key_find(const char *name)
@@ -96,9 +134,13 @@ const char *ts__key_nearest(const char *name)
     for (size_t i = 0; i < sizeof habits / sizeof *habits; i++)
         if (!strcmp(habits[i].habit, name)) return habits[i].key;
     for (int k = 0; k < TS_KEYS; k++) names[k] = ts__keys[k].name;
-    for (int k = 0; k < TS_KEYS; k++) {            /* lora_rank for lora.lora_rank */
-        const char *dot = strchr(names[k], '.');
-        if (dot && !strcmp(dot + 1, name)) return names[k];
+    const char *rest = strchr(name, '.') ? strchr(name, '.') + 1 : name;
+    for (int k = 0; k < TS_KEYS; k++) { /* lora_rank, lora.rank and rank for lora.lora_rank */
+        const char *own = strchr(names[k], '.');
+        size_t n = own ? strlen(++own) : 0, m = strlen(rest);
+        if (n && m >= 4 && n >= m && !strcmp(own + n - m, rest) &&
+            (n == m || own[n - m - 1] == '_'))
+            return names[k];
     }
     return strlen(name) > 100 ? NULL : ts_nearest_word(name, names, TS_KEYS);
 }
@@ -161,7 +203,8 @@ static bool word_fits(const char *limits, const char *word)
 static void describe_range(ts_string *s, const limit *m)
 {
     if (m->has_low && m->has_high)
-        ts_string_printf(s, "%s%.12g %s %.12g", m->above ? "above " : "from ", m->low, m->below ? "to below" : "to", m->high);
+        ts_string_printf(s, "%s%.12g %s %.12g", m->above ? "above " : "from ", m->low,
+                         m->below ? "to below" : "to", m->high);
     else if (m->has_low)
         ts_string_printf(s, "%s %.12g", m->above ? "above" : "at least", m->low);
 }
@@ -174,8 +217,10 @@ static const char *describe(const char *limits, ts_arena *arena)
         limit m;
         const char *next = next_limit(at, &m);
         if (at != limits) ts_string_add(&s, next ? ", " : " or ");
-        if (m.range) describe_range(&s, &m);
-        else ts_string_add(&s, m.word[0] ? m.word : "an empty value");
+        if (m.range)
+            describe_range(&s, &m);
+        else
+            ts_string_add(&s, m.word[0] ? m.word : "an empty value");
         at = next;
     }
     const char *text = ts_arena_strdup(arena, s.data && !s.failed ? s.data : "");
@@ -188,10 +233,12 @@ static const char *refuse(int k, const char *value, bool is_word, ts_arena *aren
 {
     const ts_key *key = &ts__keys[k];
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-        if (reasons[i].key == k && (!reasons[i].value || !strcmp(reasons[i].value, value))) return reasons[i].why;
+        if (reasons[i].key == k && (!reasons[i].value || !strcmp(reasons[i].value, value)))
+            return reasons[i].why;
     const char *choices = describe(key->limits, arena), *text;
     if (key->status == TS_KEY_FIXED) {
-        text = ts_arena_printf(arena, "%s: not available in this version; only %s works", key->doc, choices);
+        text = ts_arena_printf(arena, "%s: not available in this version; only %s works", key->doc,
+                               choices);
         return text ? text : "";
     }
     const char *words[16], *near = NULL;
@@ -211,7 +258,8 @@ static const char *refuse(int k, const char *value, bool is_word, ts_arena *aren
 
 static bool is_null(const ts_yaml *v)
 {
-    return ts_yaml_is_null(v) || (v->kind == TS_YAML_SCALAR && !v->quoted && !strcasecmp(v->text, "none"));
+    return ts_yaml_is_null(v) ||
+           (v->kind == TS_YAML_SCALAR && !v->quoted && !strcasecmp(v->text, "none"));
 }
 
 static bool as_bool(const ts_yaml *v, bool *out)
@@ -238,7 +286,7 @@ static bool as_int(const ts_yaml *v, int64_t *out)
 static const char *set_number(ts_config *c, int k, const ts_yaml *v, void *field)
 {
     const ts_key *key = &ts__keys[k];
-    ts_yaml plain = *v;              /* "8" in quotes is 8 */
+    ts_yaml plain = *v; /* "8" in quotes is 8 */
     double x = 0;
     if (key->type == TS_KEY_COUNT && is_null(v)) {
         *(int64_t *)field = -1;
@@ -348,9 +396,12 @@ static size_t item_length(const char *text, size_t n)
 {
     char quote = 0;
     for (size_t i = 0; i < n; i++) {
-        if (quote) quote = text[i] == quote ? 0 : quote;
-        else if (text[i] == '"' || text[i] == '\'') quote = text[i];
-        else if (text[i] == ',') return i;
+        if (quote)
+            quote = text[i] == quote ? 0 : quote;
+        else if (text[i] == '"' || text[i] == '\'')
+            quote = text[i];
+        else if (text[i] == ',')
+            return i;
     }
     return n;
 }
@@ -403,15 +454,17 @@ const char *ts__value_text(const ts_yaml *v, ts_arena *arena)
     for (size_t i = 0; v->kind == TS_YAML_LIST && i < v->n && s.length <= MOST; i++) {
         const ts_yaml *item = v->child[i];
         ts_string_add(&s, i ? "," : "[");
-        if (item->kind == TS_YAML_SCALAR) ts_string_add_bytes(&s, item->text, strnlen(item->text, MOST + 8));
-        else ts_string_add(&s, "…");
+        if (item->kind == TS_YAML_SCALAR)
+            ts_string_add_bytes(&s, item->text, strnlen(item->text, MOST + 8));
+        else
+            ts_string_add(&s, "…");
         if (i + 1 == v->n) ts_string_add(&s, "]");
     }
     if (v->kind == TS_YAML_LIST && !v->n) ts_string_add(&s, "[]");
     char *text = ts_arena_printf(arena, "%s", s.data ? s.data : "");
     if (text && s.length > MOST) {
         size_t n = MOST;
-        while (n && ((unsigned char)text[n] & 0xc0) == 0x80) n--;      /* not inside a character */
+        while (n && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* not inside a character */
         text = ts_arena_printf(arena, "%.*s…", (int)n, text);
     }
     ts_string_free(&s);
@@ -428,20 +481,42 @@ static void add_double(ts_string *s, double x)
         snprintf(digits, sizeof digits, "%.*g", n, x);
         if (strtod(digits, NULL) == x) break;
     }
-    if (strchr(digits, '.')) ts_string_add(s, digits);
-    else if ((e = strchr(digits, 'e'))) ts_string_printf(s, "%.*s.0%s", (int)(e - digits), digits, e);
-    else ts_string_printf(s, "%s.0", digits);
+    if (strchr(digits, '.'))
+        ts_string_add(s, digits);
+    else if ((e = strchr(digits, 'e')))
+        ts_string_printf(s, "%.*s.0%s", (int)(e - digits), digits, e);
+    else
+        ts_string_printf(s, "%s.0", digits);
 }
 
+/* Characters that YAML does not take as they are, or takes for the end of a line. */
+static bool needs_escape(uint32_t c)
+{
+    return (c >= 0x80 && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe ||
+           c == 0xffff;
+}
+
+/* text is valid UTF-8: the layers take nothing else. */
 static void add_quoted(ts_string *s, const char *text)
 {
     ts_string_add(s, "\"");
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == '"' || *p == '\\') ts_string_printf(s, "\\%c", *p);
-        else if (*p == '\n') ts_string_add(s, "\\n");
-        else if (*p == '\t') ts_string_add(s, "\\t");
-        else if (*p < 32 || *p == 127) ts_string_printf(s, "\\x%02X", *p);
-        else ts_string_add_bytes(s, p, 1);
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        size_t n = *p < 0x80 ? 1 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4;
+        uint32_t c = n == 1 ? *p : *p & (0x7fu >> n);
+        for (size_t i = 1; i < n; i++) c = c << 6 | (p[i] & 0x3f);
+        if (c == '"' || c == '\\')
+            ts_string_printf(s, "\\%c", (int)c);
+        else if (c == '\n')
+            ts_string_add(s, "\\n");
+        else if (c == '\t')
+            ts_string_add(s, "\\t");
+        else if (c < 32 || c == 127)
+            ts_string_printf(s, "\\x%02X", (unsigned)c);
+        else if (needs_escape(c))
+            ts_string_printf(s, "\\u%04X", (unsigned)c);
+        else
+            ts_string_add_bytes(s, p, n);
+        p += n;
     }
     ts_string_add(s, "\"");
 }
@@ -454,14 +529,18 @@ static const char *to_text(const ts_config *c, int k, bool yaml, ts_arena *arena
     case TS_KEY_BOOL: ts_string_add(&s, *(const bool *)field ? "true" : "false"); break;
     case TS_KEY_INT: ts_string_printf(&s, "%lld", (long long)*(const int64_t *)field); break;
     case TS_KEY_COUNT:
-        if (*(const int64_t *)field < 0) ts_string_add(&s, "null");
-        else ts_string_printf(&s, "%lld", (long long)*(const int64_t *)field);
+        if (*(const int64_t *)field < 0)
+            ts_string_add(&s, "null");
+        else
+            ts_string_printf(&s, "%lld", (long long)*(const int64_t *)field);
         break;
     case TS_KEY_FLOAT: add_double(&s, *(const double *)field); break;
     case TS_KEY_STRING: {
         const char *text = *(const char *const *)field;
-        if (yaml) add_quoted(&s, text);
-        else ts_string_add(&s, text);
+        if (yaml)
+            add_quoted(&s, text);
+        else
+            ts_string_add(&s, text);
         break;
     }
     case TS_KEY_LIST: {
@@ -469,8 +548,10 @@ static const char *to_text(const ts_config *c, int k, bool yaml, ts_arena *arena
         ts_string_add(&s, "[");
         for (size_t i = 0; i < list->n; i++) {
             if (i) ts_string_add(&s, ", ");
-            if (yaml) add_quoted(&s, list->item[i]);
-            else ts_string_add(&s, list->item[i]);
+            if (yaml)
+                add_quoted(&s, list->item[i]);
+            else
+                ts_string_add(&s, list->item[i]);
         }
         ts_string_add(&s, "]");
         break;
@@ -481,5 +562,11 @@ static const char *to_text(const ts_config *c, int k, bool yaml, ts_arena *arena
     return text ? text : "";
 }
 
-const char *ts__key_yaml(const ts_config *c, int k, ts_arena *arena) { return to_text(c, k, true, arena); }
-const char *ts__key_text(const ts_config *c, int k, ts_arena *arena) { return to_text(c, k, false, arena); }
+const char *ts__key_yaml(const ts_config *c, int k, ts_arena *arena)
+{
+    return to_text(c, k, true, arena);
+}
+const char *ts__key_text(const ts_config *c, int k, ts_arena *arena)
+{
+    return to_text(c, k, false, arena);
+}

@@ -13,8 +13,8 @@ ts_step_flops ts_step_flops_of(const ts_model_config *m, double rows, int64_t se
     double E = (double)m->hidden, F = (double)m->ffn, D = (double)m->head_dim;
     double H = (double)m->heads, K = (double)m->kv_heads, L = (double)m->layers;
 
-    double ffn = 2 * tokens * E * F * 2          /* gate and up */
-               + 2 * tokens * F * E;             /* down */
+    double ffn = 2 * tokens * E * F * 2 /* gate and up */
+                 + 2 * tokens * F * E;  /* down */
     double qkv = 2 * tokens * E * (H + 2 * K) * D;
     double out = 2 * tokens * E * H * D;
     double head = 2 * tokens * E * (double)m->vocab;

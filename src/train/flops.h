@@ -6,8 +6,8 @@
 #include "models/model.h"
 
 typedef struct ts_step_flops {
-    double weights;      /* products with trainable matrices, forward and backward */
-    double attention;    /* scores and their use, causal half */
+    double weights;   /* products with trainable matrices, forward and backward */
+    double attention; /* scores and their use, causal half */
 } ts_step_flops;
 
 /* rows of sequence tokens each; a step of several micro-batches counts all its rows. Doubles: exact
