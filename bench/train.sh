@@ -22,7 +22,8 @@ shape="$shape, \"seq\": $SEQ, \"dtype\": \"$DTYPE\", \"steps\": $STEPS, \"thread
 # The three numbers of a side: seconds a step, seconds to the first, bytes.
 side() { echo "$(number "$1" median_step_s) $(number "$1" first_step_s) $(number "$1" peak_rss_bytes)"; }
 awk -v flops="$(flops_a_step)" -v tokens=$((BATCH * SEQ)) -v peak="${peak:-0}" -v json="$out/train.json" \
-    -v shape="$shape" -v threads="$threads" -v ours="$(side "$out/tessera.json")" -v theirs="$(side "$out/torch.json")" '
+    -v shape="$shape" -v threads="$threads" \
+    -v ours="$(side "$out/tessera.json")" -v theirs="$(side "$out/torch.json")" '
     # The ratio is ours by theirs; a side that did not run has none.
     function row(what, format, a, b) {
         printf "%-28s %14s", what, sprintf(format, a)
@@ -40,7 +41,8 @@ awk -v flops="$(flops_a_step)" -v tokens=$((BATCH * SEQ)) -v peak="${peak:-0}" -
         printf "%-28s %14s%s\n", "", "Tessera", both ? sprintf(" %14s %10s", "PyTorch", "ratio") : ""
         row("tokens/s", "%.0f", per(tokens, a[1]), per(tokens, b[1]))
         row("GFLOP/s", "%.1f", per(flops / 1e9, a[1]), per(flops / 1e9, b[1]))
-        if (peak > 0) row("of oneDNN matmul peak", "%.1f %%", per(100 * flops / peak, a[1]), per(100 * flops / peak, b[1]))
+        if (peak > 0) 
+            row("of oneDNN matmul peak", "%.1f %%", per(100 * flops / peak, a[1]), per(100 * flops / peak, b[1]))
         row("start to first step, s", "%.2f", a[2], b[2])
         row("peak memory, MB", "%.0f", a[3] / 1e6, b[3] / 1e6)
         if (peak > 0) printf "oneDNN matmul peak: %.1f GFLOP/s (%s threads)\n", peak / 1e9, threads
