@@ -79,11 +79,10 @@ static ts_status check_options(const ts_loader_options *o, ts_error *err)
                         "num_epoch=%lld; expected 1 or more, or 0 for no end",
                         (long long)o->epochs);
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1))
-        return TS_ERROR(
-            err, TS_INVALID_ARGUMENT,
-            "eval_split_fraction=%g; expected 0 (nothing held out) or a number below 1, "
-            "for example 0.1",
-            o->eval_fraction);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "eval_fraction=%g; expected 0 (nothing held out) or a number below 1, "
+                        "for example 0.1",
+                        o->eval_fraction);
     if (o->vocab_size > INT32_MAX)
         return TS_ERROR(err, TS_INVALID_ARGUMENT, "vocab_size=%lld; expected less than 2^31",
                         (long long)o->vocab_size);
@@ -108,12 +107,12 @@ static ts_status too_short(const ts_loader *l, const ts_loader_options *o, int64
     int64_t all = ts__stream_tokens(l->stream);
     char part[120] = "";
     if (n < all)
-        snprintf(part, sizeof part, " (%lld of %lld tokens, eval_split_fraction=%g)", (long long)n,
+        snprintf(part, sizeof part, " (%lld of %lld tokens, eval_fraction=%g)", (long long)n,
                  (long long)all, o->eval_fraction);
     if (o->split == TS_SPLIT_EVAL)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "%s%s: %lld tokens for evaluation%s; expected at least 2: raise "
-                        "eval_split_fraction or give a longer file",
+                        "eval_fraction or give a longer file",
                         o->paths[0], more, (long long)n, part);
     if (n < 2)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,

@@ -70,9 +70,9 @@ typedef struct ts_loader ts_loader;
 TS_MUST_CHECK ts_status ts_loader_open(const ts_loader_options *o, ts_loader **out, ts_error *err);
 void ts_loader_free(ts_loader *l); /* NULL is fine */
 
-/* The caller's arrays, all [rows, sequence]; row_ids [rows] may be NULL. labels[i] is the token that
- * follows tokens[i], or −1 where nothing is trained: padding, and the last token of a document.
- * row_ids is the number of the row's first sample in the data (not in the order), −1 for padding. */
+/* The caller's arrays, all [rows, sequence]; row_ids [rows] may be NULL. labels[i] is the token
+ * that follows tokens[i], or −1 where nothing is trained: padding, a document's last token.
+ * row_ids is the number of the row's first sample in the data, not in the order; −1 for padding. */
 typedef struct ts_batch {
     int32_t *tokens, *labels;
     int32_t *segments;  /* 0 = padding, 1 … for the samples of a row */

@@ -33,7 +33,7 @@ struct ts__rows {
     ts_string document; /* scratch: the columns of a row, joined */
 };
 
-/* ---- one row: text → ids -------------------------------------------------------------------- */
+/* ---- one row: text → ids ------------------------------------------------------------------ */
 
 /* A reason in *why is DATA_LOSS; any other failure is ours, not the row's. */
 static ts_status missing_column(const json_t *row, const char *column, ts_error *why)
@@ -269,7 +269,7 @@ static ts_status nothing_left(const ts__rows *r, const char *path, ts_error *err
                         "%s%s: none of the %lld rows can be used; the first: %s", path, more,
                         (long long)r->stats.rows, r->bad[0]);
     return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                    "%s%s: %lld usable rows leave none for %s with eval_split_fraction=%g; choose "
+                    "%s%s: %lld usable rows leave none for %s with eval_fraction=%g; choose "
                     "another fraction or give more rows",
                     path, more, (long long)(r->stats.rows - r->stats.bad_rows),
                     r->o.split == TS_SPLIT_EVAL ? "evaluation" : "training", r->o.eval_fraction);
