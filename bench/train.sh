@@ -41,7 +41,7 @@ awk -v flops="$(flops_a_step)" -v tokens=$((BATCH * SEQ)) -v peak="${peak:-0}" -
         printf "%-28s %14s%s\n", "", "Tessera", both ? sprintf(" %14s %10s", "PyTorch", "ratio") : ""
         row("tokens/s", "%.0f", per(tokens, a[1]), per(tokens, b[1]))
         row("GFLOP/s", "%.1f", per(flops / 1e9, a[1]), per(flops / 1e9, b[1]))
-        if (peak > 0) 
+        if (peak > 0)
             row("of oneDNN matmul peak", "%.1f %%", per(100 * flops / peak, a[1]), per(100 * flops / peak, b[1]))
         row("start to first step, s", "%.2f", a[2], b[2])
         row("peak memory, MB", "%.0f", a[3] / 1e6, b[3] / 1e6)
