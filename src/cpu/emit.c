@@ -126,6 +126,20 @@ static ts_status emit_constant(ts_code *c, const ts_node *n, ts_error *err)
     return TS_OK;
 }
 
+/* A broadcast of one value repeated is the same value repeated more often: no instruction. */
+static bool emit_splat(ts_code *c, const ts_node *n)
+{
+    ts_code_arg place = *place_of(c, n->in[0]);
+    ts_code_block *b = &c->block[place.ref.block];
+    size_t bytes = ts_type_bytes(&n->out[0]->type);
+    if (n->op != TS_OP_broadcast || !c->share || b->kind != TS_BLOCK_CONSTANT) return false;
+    const ts_node *source = c->constant[b->index].node;
+    if (source->op != TS_OP_constant || ts_type_elements(&source->out[0]->type) == 0) return false;
+    if (bytes > b->bytes) b->bytes = bytes;
+    *place_of(c, n->out[0]) = (ts_code_arg){.ref = {.block = place.ref.block}, .life = place.life, .bytes = bytes};
+    return true;
+}
+
 /* ---- kernels and views ---------------------------------------------------------------------------- */
 
 static ts_status emit_kernel(ts_code *c, const ts_node *n, int loop, ts_error *err)
@@ -177,6 +191,7 @@ static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err
                         ts_op_infos[n->op].name, (long long)n->attr.collective.n,
                         n->attr.collective.axis ? n->attr.collective.axis : "?");
     if (n->op == TS_OP_constant || n->op == TS_OP_iota || n->op == TS_OP_axis_index) return emit_constant(c, n, err);
+    if (emit_splat(c, n)) return TS_OK;
     bool view = ts__cpu_view(n, &offset);
     if (view && (c->share || !ts_cpu_ref[n->op].run || ts_op_infos[n->op].kind == TS_COLLECTIVE)) {
         emit_view(c, n, offset);
@@ -293,21 +308,9 @@ static ts_status emit_end(ts_code *c, const ts_node *n, int loop, const repeat_m
     return TS_OK;
 }
 
-/* A loop that never runs: carries are the initial values, stacked results are empty, sums are zero. */
-static ts_status emit_never(ts_code *c, const ts_node *n, int outer, ts_error *err)
-{
-    repeat_memory m;
-    TS_TRY(emit_before(c, n, outer, &m, err));
-    for (int k = 0; k < n->attr.repeat.n_stack; k++)
-        TS_TRY(new_temp(c, 0, c->n_instr, outer, &m.ys[k], err));
-    for (int k = 0; k < n->n_out; k++) *place_of(c, n->out[k]) = m.carry[k];
-    return TS_OK;
-}
-
 static ts_status emit_repeat(ts_code *c, const ts_node *n, int outer, ts_error *err)
 {
-    repeat_memory m;
-    if (n->attr.repeat.n == 0) return emit_never(c, n, outer, err);
+    repeat_memory m;                     /* the shape rule has n ≥ 1 */
     int loop = c->n_loop, depth = outer < 0 ? 0 : c->loop[outer].depth + 1;
     if (depth >= TS_CPU_MAX_LOOPS)
         return TS_ERROR(err, TS_UNIMPLEMENTED, "repeats are nested %d deep; the cpu engine takes %d", depth + 1, TS_CPU_MAX_LOOPS);

@@ -132,16 +132,22 @@ static ts_cpu_address address(const linker *l, const ts_code_ref *ref)
 
 /* ---- constants ------------------------------------------------------------------------------------- */
 
-/* Runs the reference kernel once; axis_index of one device stays zero. */
-static ts_status make_constant(const ts_code *c, const ts_code_constant *k, void *to, ts_error *err)
+/* Runs the reference kernel once, and repeats a splat to the length of its longest use. axis_index of
+ * one device stays zero. */
+static ts_status make_constant(const ts_code *c, const ts_code_constant *k, char *to, ts_error *err)
 {
     const ts_cpu_kernel *kernel = &ts_cpu_ref[k->node->op];
     ts_cpu_prepared prepared = {0};
-    if (k->node->op == TS_OP_axis_index || c->block[k->block].bytes == 0) return TS_OK;
+    size_t total = c->block[k->block].bytes, made = ts_type_bytes(&k->node->out[0]->type);
+    if (k->node->op == TS_OP_axis_index || made == 0) return TS_OK;
     if (kernel->prepare) TS_TRY(kernel->prepare(k->node, c->threads, &prepared, err));
     void *scratch = ts_alloc(prepared.scratch_bytes);
     if (scratch)
-        kernel->run(&(ts_cpu_call){k->node, NULL, &to, scratch, prepared.state, c->threads});
+        kernel->run(&(ts_cpu_call){k->node, NULL, &(void *){to}, scratch, prepared.state, c->threads});
+    for (size_t n; scratch && made < total; made += n) {
+        n = made < total - made ? made : total - made;
+        memcpy(to + made, to, n);
+    }
     if (prepared.state && kernel->release) kernel->release(prepared.state);
     ts_free(scratch);
     return scratch ? TS_OK : out_of_memory(err);
@@ -156,8 +162,8 @@ static ts_status make_constants(linker *l, ts_error *err)
     for (int k = 0; k < c->n_constant; k++) {
         size_t bytes = c->block[c->constant[k].block].bytes;
         l->constant_offset[k] = end;
-        if (bytes > (size_t)PTRDIFF_MAX - TS_CPU_ALIGN - end) return out_of_memory(err);
-        end = ts_round_up(end + bytes, TS_CPU_ALIGN);
+        if (ts_add_size(end, bytes, &end) || end > (size_t)PTRDIFF_MAX - TS_CPU_ALIGN) return out_of_memory(err);
+        end = ts_round_up(end, TS_CPU_ALIGN);
     }
     ts_cpu_memory *m = &l->program->constants;
     TS_TRY(ts__cpu_memory_new(end, "the constants of the program", m, err));

@@ -66,8 +66,8 @@ static bool assign_apart(ts_plan_block *block, int n, size_t align, size_t *tota
     size_t end = 0;
     for (int i = 0; i < n; i++) {
         block[i].offset = end;
-        if (block[i].bytes > (size_t)PTRDIFF_MAX - align - end) return false;
-        end = ts_round_up(end + block[i].bytes, align);
+        if (ts_add_size(end, block[i].bytes, &end) || end > (size_t)PTRDIFF_MAX - align) return false;
+        end = ts_round_up(end, align);
     }
     *total = end;
     return true;
