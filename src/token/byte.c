@@ -14,9 +14,7 @@ static ts_status byte_encode_some(const ts_tokenizer *t, const char *text, size_
     (void)t;
     (void)last;
     TS_TRY(ts_tokens_reserve(out, n, err));
-    int32_t *id = out->id + out->n;
-    for (size_t i = 0; i < n; i++) id[i] = (unsigned char)text[i];
-    out->n += n;
+    for (size_t i = 0; i < n; i++) out->id[out->n++] = (unsigned char)text[i];
     *used = n;
     return TS_OK;
 }
