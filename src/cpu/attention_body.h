@@ -1,0 +1,445 @@
+/* cpu/attention_body.h – softmax(q·kᵀ·scale + mask)·v in tiles of 72 rows × 96 keys, forward and
+ * backward; included by attention_*.c.
+ *
+ * A row is one (query, group) pair of a kv head, so grouped queries share the packed keys. Never holds
+ * S×S: scratch is linear in T. The keys a row sees are one range [from, to) of positions (causal,
+ * window) cut by segments. Tiles of keys start at multiples of 96 for every row, so rows are
+ * independent and any thread count gives the same bits; in backward one thread does one (batch, kv head) and sums
+ * dk and dv in query order. bf16 is widened when packed; arithmetic is f32. Saves log-sum-exp, not
+ * probabilities. A row that sees no key is zero and its log-sum-exp −inf.
+ * Online softmax: Milakov & Gimelshein 2018; backward: Dao et al. 2022, algorithm 4.
+ */
+#include <math.h>
+
+#include "cpu/fast.h"
+#include "cpu/tile.h"
+#include "cpu/vec_math.h"
+
+enum { ROWS = 72, KEYS = 96 };                         /* multiples of every register block in tile.h */
+#define NONE (-__builtin_inff())
+
+typedef struct shape {
+    int64_t B, S, T, K, G, D, P;                       /* P: D in whole vectors */
+    int64_t window, tiles, blocks;                     /* row tiles, key blocks */
+    bool h, causal;
+    float scale, softcap;
+    const int32_t *segments;
+} shape;
+
+static shape shape_of(const ts_node *n, const void *segments)
+{
+    const ts_type *q = ts__in_type(n, 0);
+    const int64_t D = q->dim[4].size, T = ts__in_type(n, 1)->dim[1].size, rows = q->dim[1].size * q->dim[3].size;
+    return (shape){
+        .B = q->dim[0].size, .S = q->dim[1].size, .T = T, .K = q->dim[2].size, .G = q->dim[3].size, .D = D,
+        .P = (D + VN - 1) / VN * VN, .window = n->attr.attention.window, .tiles = (rows + ROWS - 1) / ROWS,
+        .blocks = (T + KEYS - 1) / KEYS, .h = q->dtype == TS_BF16, .causal = n->attr.attention.causal,
+        .scale = (float)n->attr.attention.scale, .softcap = (float)n->attr.attention.softcap, .segments = segments,
+    };
+}
+
+static int64_t query_at(const shape *h, int64_t b, int64_t k, int64_t row)
+{
+    return (((b * h->S + row / h->G) * h->K + k) * h->G + row % h->G) * h->D;
+}
+
+static int64_t key_at(const shape *h, int64_t b, int64_t k, int64_t key)
+{
+    return ((b * h->T + key) * h->K + k) * h->D;
+}
+
+/* Keys [*from, *to) that a row's position lets it see. */
+static void visible(const shape *h, int64_t row, int64_t *from, int64_t *to)
+{
+    const int64_t at = row / h->G + h->T - h->S;
+    *from = h->window > 0 && at - h->window + 1 > 0 ? at - h->window + 1 : 0;
+    *to = h->causal && at + 1 < h->T ? (at < 0 ? 0 : at + 1) : h->T;
+    if (*from > *to) *from = *to;
+}
+
+/* ---- packing: f32, rows padded with zeros to P ------------------------------------------------------------- */
+
+static void pack_row(const shape *h, const void *x, int64_t at, float scale, float *out)
+{
+    const vf s = v_set1(scale);
+    for (int64_t i = 0; i < h->D; i += VN) {
+        const int64_t n = h->D - i;
+        vf v = h->h ? v_get_some(true, x, at + i, n) : v_get_some(false, x, at + i, n);
+        v_store(out + i, v * s);
+    }
+}
+
+static void unpack_row(const shape *h, void *x, int64_t at, float scale, const float *in)
+{
+    const vf s = v_set1(scale);
+    for (int64_t i = 0; i < h->D; i += VN) {
+        if (h->h) v_put_some(true, x, at + i, v_load(in + i) * s, h->D - i);
+        else v_put_some(false, x, at + i, v_load(in + i) * s, h->D - i);
+    }
+}
+
+/* Keys of one head as rows [T, P]. */
+static void pack_keys(const shape *h, const void *x, int64_t b, int64_t k, float *out)
+{
+    for (int64_t t = 0; t < h->T; t++) pack_row(h, x, key_at(h, b, k, t), 1.0f, out + t * h->P);
+}
+
+/* Keys of one head as blocks [blocks, D, KEYS]: transposed, the last block padded with zeros. */
+static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, float *out)
+{
+    if (h->T % KEYS) memset(out + (h->blocks - 1) * h->D * KEYS, 0, (size_t)(h->D * KEYS) * 4);
+    for (int64_t t = 0; t < h->T; t++) {
+        float *o = out + t / KEYS * h->D * KEYS + t % KEYS;
+        const int64_t at = key_at(h, b, k, t);
+        if (h->h)
+            for (int64_t d = 0; d < h->D; d++) o[d * KEYS] = ts_bf16_to_f32(((const uint16_t *)x)[at + d]);
+        else
+            for (int64_t d = 0; d < h->D; d++) o[d * KEYS] = ((const float *)x)[at + d];
+    }
+}
+
+/* ---- one tile of rows and one block of keys ------------------------------------------------------------------ */
+
+/* What a tile of rows sees of a block: per row the columns [from, to) of the block. */
+typedef struct window {
+    int64_t key, keys;                                 /* first key; how many any row may see */
+    int64_t row, rows;
+    int from[ROWS], to[ROWS];
+} window;
+
+static void window_of(const shape *h, window *w, int64_t block)
+{
+    w->key = block * KEYS;
+    w->keys = 0;
+    for (int64_t r = 0; r < w->rows; r++) {
+        int64_t from, to;
+        visible(h, w->row + r, &from, &to);
+        from = from - w->key < 0 ? 0 : from - w->key;
+        to = to - w->key > KEYS ? KEYS : to - w->key;
+        if (from >= to) from = to = 0;
+        w->from[r] = (int)from, w->to[r] = (int)to;
+        if (to > w->keys) w->keys = to;
+    }
+}
+
+/* Scores of one row, in place: capped, −inf where segments differ. */
+static void finish_scores(const shape *h, const window *w, int64_t b, int64_t r, float *s)
+{
+    if (h->softcap > 0) {
+        const vf cap = v_set1(h->softcap);
+        for (int i = w->from[r]; i < w->to[r]; i += VN)
+            v_put_some(false, s, i, cap * v_tanh(v_get_some(false, s, i, w->to[r] - i) / cap), w->to[r] - i);
+    }
+    if (!h->segments) return;
+    const int32_t *seg = h->segments + b * h->S, own = seg[(w->row + r) / h->G];
+    for (int i = w->from[r]; i < w->to[r]; i++)
+        if (seg[w->key + i] != own) s[i] = NONE;
+}
+
+/* Zero outside the row's columns, up to the keys of the window. */
+static void clear_rest(const window *w, int64_t r, float *s)
+{
+    if (w->from[r] > 0) memset(s, 0, (size_t)w->from[r] * 4);
+    if (w->keys > w->to[r]) memset(s + w->to[r], 0, (size_t)(w->keys - w->to[r]) * 4);
+}
+
+static int vectors_of(int64_t n)
+{
+    return (int)((n + VN - 1) / VN);
+}
+
+/* out [rows, KEYS] = x [rows, P] · turned keys [D, KEYS]. */
+static void score_tile(const shape *h, const window *w, const float *x, const float *turned, float *out)
+{
+    const tile t = {.a = x, .b = turned, .c = out, .m = w->rows, .k = h->D, .a_row = h->P, .a_col = 1,
+                    .b_row = KEYS, .c_row = KEYS, .vectors = vectors_of(w->keys)};
+    tile_product(&t);
+}
+
+/* sum [rows, P] += p [rows, KEYS] · keys [.., P]. */
+static void add_keys(const shape *h, const window *w, const float *p, const float *keys, float *sum)
+{
+    const tile t = {.a = p, .b = keys, .c = sum, .m = w->rows, .k = w->keys, .a_row = KEYS, .a_col = 1,
+                    .b_row = h->P, .c_row = h->P, .vectors = vectors_of(h->P), .add = true};
+    tile_product(&t);
+}
+
+/* sum [keys, P] += pᵀ · x [rows, P]. */
+static void add_rows(const shape *h, const window *w, const float *p, const float *x, float *sum)
+{
+    const tile t = {.a = p, .b = x, .c = sum, .m = w->keys, .k = w->rows, .a_row = 1, .a_col = KEYS,
+                    .b_row = h->P, .c_row = h->P, .vectors = vectors_of(h->P), .add = true};
+    tile_product(&t);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
+
+typedef struct forward {                               /* one thread's scratch */
+    float *keys, *values, *q, *s, *o, *most, *total;
+    int64_t packed;                                    /* which (batch, head) keys and values hold */
+} forward;
+
+static int64_t forward_floats(const shape *h)
+{
+    return h->blocks * h->D * KEYS + h->T * h->P + ROWS * (2 * h->P + KEYS + 2) + 16;
+}
+
+static forward forward_of(const shape *h, float *p)
+{
+    forward f = {.keys = p, .packed = -1};
+    f.values = f.keys + h->blocks * h->D * KEYS;
+    f.q = f.values + h->T * h->P;
+    f.s = f.q + ROWS * h->P;
+    f.o = f.s + ROWS * KEYS;
+    f.most = f.o + ROWS * h->P;
+    f.total = f.most + ROWS;
+    return f;
+}
+
+/* Row r's scores become weights; its running maximum, total and sum follow. */
+static void softmax_row(const shape *h, const window *w, int64_t r, forward *f)
+{
+    float *s = f->s + r * KEYS, *o = f->o + r * h->P;
+    vf top = v_set1(f->most[r]), sum = v_zero();
+    for (int i = w->from[r]; i < w->to[r]; i += VN)
+        top = v_max(top, w->to[r] - i >= VN ? v_load(s + i) : v_load_or(s + i, w->to[r] - i, top));
+    const float most = v_any(v_is_nan(top)) ? __builtin_nanf("") : v_max_of(top);
+    if (most == NONE) {
+        memset(s, 0, (size_t)w->keys * 4);
+        return;
+    }
+    const vf m = v_set1(most), none = v_set1(NONE);
+    for (int i = w->from[r]; i < w->to[r]; i += VN) {
+        const int left = w->to[r] - i;
+        vf e = v_exp((left >= VN ? v_load(s + i) : v_load_or(s + i, left, none)) - m);
+        sum = sum + e;
+        v_put_some(false, s, i, e, left);
+    }
+    clear_rest(w, r, s);
+    if (most != f->most[r]) {
+        const float fade = expf(f->most[r] - most);
+        for (int64_t i = 0; i < h->P; i += VN) v_store(o + i, v_load(o + i) * v_set1(fade));
+        f->total[r] *= fade;
+        f->most[r] = most;
+    }
+    f->total[r] += v_sum(sum);
+}
+
+static void forward_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t tile_index, forward *f)
+{
+    window w = {.row = tile_index * ROWS};
+    w.rows = h->S * h->G - w.row < ROWS ? h->S * h->G - w.row : ROWS;
+    memset(f->o, 0, (size_t)(ROWS * h->P) * 4);
+    for (int64_t r = 0; r < w.rows; r++) {
+        pack_row(h, c->in[0], query_at(h, b, k, w.row + r), h->scale, f->q + r * h->P);
+        f->most[r] = NONE, f->total[r] = 0;
+    }
+    for (int64_t block = 0; block < h->blocks; block++) {
+        window_of(h, &w, block);
+        if (w.keys == 0) continue;
+        score_tile(h, &w, f->q, f->keys + block * h->D * KEYS, f->s);
+        for (int64_t r = 0; r < w.rows; r++) {
+            finish_scores(h, &w, b, r, f->s + r * KEYS);
+            softmax_row(h, &w, r, f);
+        }
+        add_keys(h, &w, f->s, f->values + w.key * h->P, f->o);
+    }
+    for (int64_t r = 0; r < w.rows; r++) {
+        const int64_t at = query_at(h, b, k, w.row + r);
+        const bool seen = f->most[r] != NONE;
+        unpack_row(h, c->out[0], at, seen ? 1.0f / f->total[r] : 1.0f, f->o + r * h->P);
+        ((float *)c->out[1])[at / h->D] = seen ? f->most[r] + logf(f->total[r]) : NONE;
+    }
+}
+
+/* Cost of the first n tiles of a head, in keys seen. */
+static int64_t tile_cost(const shape *h, int64_t tile_index)
+{
+    int64_t from, to, first, last = (tile_index + 1) * ROWS;
+    if (last > h->S * h->G) last = h->S * h->G;
+    visible(h, tile_index * ROWS, &first, &to);
+    visible(h, last - 1, &from, &to);
+    return to - first + KEYS / 2;
+}
+
+static void run_forward(const ts_cpu_call *c)
+{
+    const shape h = shape_of(c->node, c->node->n_in > 3 ? c->in[3] : NULL);
+    if (h.D == 0 || h.S * h.G * h.K * h.B == 0) return;
+    int64_t total = 0;
+    for (int64_t i = 0; i < h.tiles; i++) total += tile_cost(&h, i);
+    total *= h.B * h.K;
+    const size_t floats = ts_round_up((size_t)forward_floats(&h), 16);
+    const int threads = ts__threads(total * ROWS, c->threads);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int t = 0; t < threads; t++) {
+        forward f = forward_of(&h, (float *)c->scratch + floats * (size_t)t);
+        int64_t done = 0;
+        /* Thread t takes the tiles that begin in its share of the cost. */
+        for (int64_t head = 0; head < h.B * h.K; head++)
+            for (int64_t i = 0; i < h.tiles; i++) {
+                const int64_t at = done;
+                done += tile_cost(&h, i);
+                if (at < total * t / threads || at >= total * (t + 1) / threads) continue;
+                if (f.packed != head) {
+                    pack_turned(&h, c->in[1], head / h.K, head % h.K, f.keys);
+                    pack_keys(&h, c->in[2], head / h.K, head % h.K, f.values);
+                    f.packed = head;
+                }
+                forward_tile(c, &h, head / h.K, head % h.K, i, &f);
+            }
+    }
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------ */
+
+enum { Q, KEY, V, O, LSE, DO, SEGMENTS };              /* operands of attention_grad */
+
+typedef struct backward {                              /* one thread's scratch */
+    float *turned_k, *turned_v, *k, *dk, *dv, *q, *go, *dq, *s, *ds, *lse, *delta;
+} backward;
+
+static int64_t backward_floats(const shape *h)
+{
+    return 2 * h->blocks * h->D * KEYS + 3 * h->T * h->P + ROWS * (3 * h->P + 2 * KEYS + 2) + 16;
+}
+
+static backward backward_of(const shape *h, float *p)
+{
+    const int64_t turned = h->blocks * h->D * KEYS, keys = h->T * h->P, rows = ROWS * h->P;
+    backward f = {.turned_k = p};
+    f.turned_v = f.turned_k + turned;
+    f.k = f.turned_v + turned;
+    f.dk = f.k + keys;
+    f.dv = f.dk + keys;
+    f.q = f.dv + keys;
+    f.go = f.q + rows;
+    f.dq = f.go + rows;
+    f.s = f.dq + rows;
+    f.ds = f.s + ROWS * KEYS;
+    f.lse = f.ds + ROWS * KEYS;
+    f.delta = f.lse + ROWS;
+    return f;
+}
+
+/* s becomes p = exp(s − lse), ds (do·v so far) becomes p·(do·v − delta), through the cap. */
+static void grad_row(const shape *h, const window *w, int64_t b, int64_t r, backward *f)
+{
+    float *s = f->s + r * KEYS, *ds = f->ds + r * KEYS;
+    if (f->lse[r] == NONE) {
+        memset(s, 0, (size_t)w->keys * 4);
+        memset(ds, 0, (size_t)w->keys * 4);
+        return;
+    }
+    finish_scores(h, w, b, r, s);
+    const vf lse = v_set1(f->lse[r]), delta = v_set1(f->delta[r]);
+    const vf inverse_cap = v_set1(h->softcap > 0 ? 1.0f / h->softcap : 0.0f);
+    for (int i = w->from[r]; i < w->to[r]; i += VN) {
+        const int left = w->to[r] - i;
+        vf x = v_get_some(false, s, i, left), p = v_exp(x - lse);
+        vf d = p * (v_get_some(false, ds, i, left) - delta);
+        if (h->softcap > 0) {
+            vf t = v_hmax(x * inverse_cap, v_set1(-1.0f));       /* −inf of another segment: p is 0 */
+            d = d * v_fnma(t, t, v_set1(1.0f));
+        }
+        v_put_some(false, s, i, p, left);
+        v_put_some(false, ds, i, d, left);
+    }
+    clear_rest(w, r, s);
+    clear_rest(w, r, ds);
+}
+
+static float row_product(const shape *h, const float *a, const float *b)
+{
+    vf sum = v_zero();
+    for (int64_t i = 0; i < h->P; i += VN) sum = v_fma(v_load(a + i), v_load(b + i), sum);
+    return v_sum(sum);
+}
+
+static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t tile_index, backward *f)
+{
+    window w = {.row = tile_index * ROWS};
+    w.rows = h->S * h->G - w.row < ROWS ? h->S * h->G - w.row : ROWS;
+    for (int64_t r = 0; r < w.rows; r++) {
+        const int64_t at = query_at(h, b, k, w.row + r);
+        pack_row(h, c->in[Q], at, h->scale, f->q + r * h->P);
+        pack_row(h, c->in[DO], at, 1.0f, f->go + r * h->P);
+        pack_row(h, c->in[O], at, 1.0f, f->dq + r * h->P);
+        f->delta[r] = row_product(h, f->go + r * h->P, f->dq + r * h->P);
+        f->lse[r] = ((const float *)c->in[LSE])[at / h->D];
+    }
+    memset(f->dq, 0, (size_t)(w.rows * h->P) * 4);
+    for (int64_t block = 0; block < h->blocks; block++) {
+        window_of(h, &w, block);
+        if (w.keys == 0) continue;
+        score_tile(h, &w, f->q, f->turned_k + block * h->D * KEYS, f->s);
+        score_tile(h, &w, f->go, f->turned_v + block * h->D * KEYS, f->ds);
+        for (int64_t r = 0; r < w.rows; r++) grad_row(h, &w, b, r, f);
+        add_rows(h, &w, f->s, f->go, f->dv + w.key * h->P);
+        add_rows(h, &w, f->ds, f->q, f->dk + w.key * h->P);
+        add_keys(h, &w, f->ds, f->k + w.key * h->P, f->dq);
+    }
+    for (int64_t r = 0; r < w.rows; r++)
+        unpack_row(h, c->out[0], query_at(h, b, k, w.row + r), h->scale, f->dq + r * h->P);
+}
+
+static void run_backward(const ts_cpu_call *c)
+{
+    const shape h = shape_of(c->node, c->node->n_in > SEGMENTS ? c->in[SEGMENTS] : NULL);
+    const size_t floats = ts_round_up((size_t)backward_floats(&h), 16);
+    const int threads = ts__threads(h.B * h.K * h.S * h.G * h.T, c->threads);
+    if (h.D == 0) return;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        backward f = backward_of(&h, (float *)c->scratch + floats * (size_t)omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+        for (int64_t head = 0; head < h.B * h.K; head++) {
+            const int64_t b = head / h.K, k = head % h.K;
+            memset(f.dk, 0, (size_t)(2 * h.T * h.P) * 4);
+            pack_turned(&h, c->in[KEY], b, k, f.turned_k);
+            pack_turned(&h, c->in[V], b, k, f.turned_v);
+            pack_keys(&h, c->in[KEY], b, k, f.k);
+            for (int64_t i = 0; i < h.tiles; i++) grad_tile(c, &h, b, k, i, &f);
+            for (int64_t t = 0; t < h.T; t++) {
+                unpack_row(&h, c->out[1], key_at(&h, b, k, t), 1.0f, f.dk + t * h.P);
+                unpack_row(&h, c->out[2], key_at(&h, b, k, t), 1.0f, f.dv + t * h.P);
+            }
+        }
+    }
+}
+
+/* ---- choosing --------------------------------------------------------------------------------------------------------- */
+
+/* Products of all rows and keys: half of them where causal. */
+static ts_status prepare(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err, bool grad)
+{
+    const shape h = shape_of(n, NULL);
+    size_t bytes;
+    const int64_t floats = grad ? backward_floats(&h) : forward_floats(&h);
+    if (ts_mul_size(ts_round_up((size_t)floats, 16) * sizeof(float), (size_t)threads, &bytes))
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "attention over %lld keys needs more scratch than can be addressed",
+                        (long long)h.T);
+    out->scratch_bytes = bytes;
+    out->flops = (grad ? 10.0 : 4.0) * (double)(h.B * h.K * h.G * h.D) * (double)h.S * (double)h.T *
+                 (h.causal && h.S == h.T ? 0.5 : 1.0);
+    out->bytes = ts__node_bytes(n);
+    return TS_OK;
+}
+
+static ts_status prepare_forward(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+{
+    return prepare(n, threads, out, err, false);
+}
+
+static ts_status prepare_backward(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+{
+    return prepare(n, threads, out, err, true);
+}
+
+static const ts_cpu_kernel forward_kernel = {"ts_cpu_attention_" ISA_TEXT, prepare_forward, run_forward, NULL, 0};
+static const ts_cpu_kernel backward_kernel = {"ts_cpu_attention_grad_" ISA_TEXT, prepare_backward, run_backward, NULL, 0};
+
+const ts_cpu_kernel *ISA(ts__pick_attention)(const ts_node *n)
+{
+    return n->op == TS_OP_attention ? &forward_kernel : n->op == TS_OP_attention_grad ? &backward_kernel : NULL;
+}
