@@ -49,6 +49,8 @@ void ts__key_problem(ts_loading *l, int k, const char *fmt, ...)
     const ts_setting *s = &l->set[l->from[k]][k];
     bool written = l->from[k] != TS_LAYER_NONE;
     if (l->bad[k]) return;
+    if (l->from[k] == TS_LAYER_FILE) /* base.yml repeats the defaults; nobody chose them there */
+        written = strcmp(ts__value_text(s->value, l->arena), ts__keys[k].initial) != 0;
     l->bad[k] = true;
     va_list args;
     va_start(args, fmt);

@@ -52,10 +52,6 @@ struct ts_config {
     ts_arena *arena; /* owns the configuration itself */
 };
 
-/* As ts_config_load, from the words behind a subcommand: a first word that ends in .yml or .yaml is
- * the file, else the file is base.yml; every other word is key=value. */
-TS_MUST_CHECK ts_status ts_config_load_words(const char *const *words, int n, ts_config **out,
-                                             ts_error *err);
 
 /* What the loader of a split is opened with; everything it points to lives until ts_config_free. The
  * training split's rows are those of one micro-batch. With model_path, set vocab_size afterwards. */

@@ -150,16 +150,16 @@ static void check_output(ts_loading *l)
             memcpy(path, slash ? "/" : ".", 2); /* a path has two bytes at least, with its end */
     }
     if (!l->bad[k] && access(path, W_OK | X_OK))
-        ts__key_problem(
-            l, k, "%.200s may not be written by this user, or is read-only; choose another folder",
-            path);
+        ts__key_problem(l, k,
+                        "%.200s is read-only, or not this user's to write; choose another folder",
+                        !strcmp(path, ".") ? "the working folder" : path);
     ts_free(path);
 }
 
 void ts__config_check_paths(ts_loading *l)
 {
     const ts_config *c = l->c;
-    if (c->dataset != TS_DATA_SYNTHETIC) {
+    if (c->dataset != TS_DATA_SYNTHETIC || l->bad[TS_K_dataset_type]) {
         check_data_files(l, TS_K_dataset_path, &c->dataset_path);
         check_data_files(l, TS_K_eval_dataset_path, &c->eval_dataset_path);
     }

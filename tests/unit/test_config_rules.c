@@ -87,7 +87,7 @@ static void single_values(void **state)
         {{"lr_schedule_type=cosin"}, "expected cosine or wsd; did you mean cosine?"},
         {{"on_bad_row=ignore"}, "expected stop or skip"},
         {{"max_num_checkpoints_to_keep=0"}, "expected at least 1"},
-        {{"base_num_decoder_layers=-1"}, "expected from 1 to 65536"},
+        {{"base_num_decoder_layers=-1"}, "expected from 1 to 4096"},
         {{"vocab_size=2147483648"}, "expected from 2 to 2147483647"}, {{"lora=8"}, "unknown key"},
         {{"lora.rank=8"}, "did you mean lora.lora_rank?"},
         {{"batch_size=8"}, "did you mean per_device_batch_size?"},
@@ -167,6 +167,39 @@ static void between_keys(void **state)
          "is a folder; expected the name of a file"});
 }
 
+/* The largest model that the limits allow still has a number of parameters that fits. */
+static void largest_model(void **state)
+{
+    (void)state;
+    ts_config *c = NULL;
+    ts_error err;
+    static const char *const words[MAX_WORDS] = {
+        "base_emb_dim=1048576", "base_num_query_heads=16384", "base_num_kv_heads=16384",
+        "head_dim=4096",        "base_mlp_dim=4194304",       "base_num_decoder_layers=4096",
+        "vocab_size=2147483647"};
+    if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    const ts_model_config *m = &c->model;
+    int64_t q, layer, all;
+    assert_false(ts_mul_i64(m->heads, 4 * m->head_dim, &q) ||
+                 ts_add_i64(q, 3 * m->ffn + 2, &layer) || ts_mul_i64(layer, m->hidden, &layer) ||
+                 ts_mul_i64(layer, m->layers, &all) ||
+                 ts_add_i64(all, 2 * m->vocab * m->hidden + m->hidden, &all));
+    ts_config_free(c);
+}
+
+/* A value that is refused does not hide what is wrong beside it. */
+static void nothing_hides(void **state)
+{
+    (void)state;
+    ts_config *c = NULL;
+    ts_error err;
+    static const char *const words[MAX_WORDS] = {
+        "dataset_type=txt",    "dataset_path=@/gone", "load_parameters_path=@/gone",
+        "max_target_length=0", "base_num_kv_heads=3", "eval_fraction=2"};
+    assert_int_equal(load(words, &c, &err), TS_INVALID_ARGUMENT);
+    assert_int_equal(strncmp(err.msg, "6 errors", 8), 0);
+}
+
 static void paths(void **state)
 {
     (void)state;
@@ -217,7 +250,7 @@ static void permissions(void **state)
     put("secret.txt", "text");
     chmod(path, 0);
     CHECK({{"dataset_type=text", "dataset_path=@/secret.txt"}, "may not be read by this user"},
-          {{"base_output_directory=/proc"}, "may not be written"});
+          {{"base_output_directory=/proc"}, "/proc is read-only"});
 }
 
 /* Five mistakes of five kinds: five aligned lines, and nothing is made. */
@@ -281,10 +314,10 @@ static void notes(void **state)
     ts_error err;
     put("own.yml", "async_checkpointing: true\nlog_period: 7\nlearning_rate_schedule_steps: 10\n");
     static const char *const words[MAX_WORDS] = {
-        "@/own.yml",    "scan_layers=true",     "rope_scaling_factor=4",  "steps=20",
+        "@/own.yml",    "fused_qkv=true",       "rope_scaling_factor=4",  "steps=20",
         "eval_steps=3", "model_name=llama3-8b", "max_target_length=16384"};
     if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
-    assert_true(noted(c, "scan_layers=true has no effect yet")); /* said on the command line */
+    assert_true(noted(c, "fused_qkv=true has no effect yet")); /* said on the command line */
     assert_true(noted(c, "log_period=7 has no effect yet"));
     assert_false(noted(c, "async_checkpointing")); /* a file that repeats the default */
     assert_true(noted(c, "rope_type=llama3.1 only"));
@@ -334,7 +367,7 @@ static int setup(void **state)
     ts_error err = {0};
     static const char *const folders[] = {"hf", "step"};
     snprintf(folder, sizeof folder, "/tmp/rules_XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (!mkdtemp(folder) || chdir(folder)) return -1; /* a folder that this user may write */
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, folders[i]);
         if (ts_make_folders(path, &err) != TS_OK) return -1;
@@ -359,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_values), cmocka_unit_test(absent_features),
         cmocka_unit_test(between_keys),  cmocka_unit_test(paths),
+        cmocka_unit_test(largest_model), cmocka_unit_test(nothing_hides),
         cmocka_unit_test(names_of_runs), cmocka_unit_test(permissions),
         cmocka_unit_test(five_at_once),  cmocka_unit_test(many_at_once),
         cmocka_unit_test(notes),         cmocka_unit_test(loader_options),
