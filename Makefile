@@ -55,6 +55,10 @@ $(TESTS): $(BUILD)/%: %.c $(BUILD)/libtessera.a $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MF $@.d -Itests $(LDFLAGS) -o $@ $< $(filter %.o,$^) $(BUILD)/libtessera.a $(LDLIBS) -lcmocka
 
+# The op table, its interpreter and harness serve several tests.
+OP_HARNESS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/op/test_%,$(wildcard tests/op/*.c)))
+$(filter $(BUILD)/tests/op/% $(BUILD)/tests/grad/%,$(TESTS)): $(OP_HARNESS)
+
 # A fuzz target links with a plain main that replays files, or with clang's libFuzzer (make fuzz).
 FUZZ_MAIN ?= $(BUILD)/tests/fuzz/driver.o
 $(FUZZERS): %: %.o $(filter %.o,$(FUZZ_MAIN)) $(BUILD)/libtessera.a
