@@ -12,21 +12,33 @@
 # there as "passed failed skipped".
 set -u
 
-# Reads a cmocka log: first line "passed failed skipped", then "F name" and "S name: reason".
+# Reads a cmocka log: first line "passed failed skipped", then "F name" and "S name: reason". A test may
+# run another cmocka program (one instruction set a process, say) whose lines stand inside its own: depth
+# counts the programs, only the outermost one's tests are counted.
 count_cmocka() {
     awk '
-        function done() { if (name == "") return
-            if (state == "ok") ok++
-            else if (state == "skip") { skip++; list = list "S " name ": " said "\n" }
-            else { bad++; list = list "F " name "\n" }
-            name = "" }
-        /^\[ RUN      \]/ { done(); name = $4; state = "bad"; said = "no reason given"; next }
-        /^\[       OK \]/ { if (name != "") state = "ok"; next }
-        /^\[  SKIPPED \]/ { if (name != "" && $4 == name) state = "skip"; next }
-        /^\[==========\] .*run\.$/ { done(); next }
+        function done() {
+            if (depth == 1 && name[1] != "") {
+                if (state == "ok") ok++
+                else if (state == "skip") { skip++; list = list "S " name[1] ": " said "\n" }
+                else { bad++; list = list "F " name[1] "\n" }
+            }
+            name[depth] = "" }
+        function result(what, which,    d) {
+            for (d = depth; d > 0 && name[d] != which; d--) {}
+            if (d == 0) return # a summary line
+            depth = d
+            if (d == 1) state = what
+            done() }
+        /^\[==========\] .*Running [0-9]* test/ { depth++; name[depth] = ""; next }
+        /^\[==========\] .*run\.$/ { done(); if (depth > 0) depth--; next }
+        /^\[ RUN      \]/ { done(); name[depth] = $4; if (depth == 1) { state = "bad"; said = "no reason given" } next }
+        /^\[       OK \]/ { result("ok", $4); next }
+        /^\[  SKIPPED \]/ { result("skip", $4); next }
+        /^\[  FAILED  \]/ { result("bad", $4); next }
         /^\[/ || /^ *$/ { next }
         { said = $0 }
-        END { done(); printf "%d %d %d\n%s", ok, bad, skip, list }' "$1"
+        END { while (depth > 1) { done(); depth-- } done(); printf "%d %d %d\n%s", ok, bad, skip, list }' "$1"
 }
 
 # One test: its log, and a .res file in the form of count_cmocka; prints its line when it is done.
