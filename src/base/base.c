@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 const char *ts_status_name(ts_status code)
 {
@@ -57,8 +58,10 @@ int ts_status_exit_code(ts_status code)
 /* The only place of the library that writes to standard error: the program is about to end. */
 void ts__assert_failed(const char *file, int line, const char *what)
 {
-    fprintf(stderr, "%s:%d: assertion failed: %s\n", file, line, what);
-    fflush(stderr);
+    char text[512];
+    int n = snprintf(text, sizeof text, "%s:%d: assertion failed: %s\n", file, line, what);
+    size_t bytes = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    if (write(STDERR_FILENO, text, bytes) < 0) abort();
     abort();
 }
 

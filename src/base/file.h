@@ -37,6 +37,8 @@ void ts_writer_abandon(ts_writer *w);                             /* closes with
 ts_status ts_make_folders(const char *path, ts_error *err);       /* mkdir -p */
 ts_status ts_sync_folder(const char *path, ts_error *err);
 ts_status ts_rename(const char *from, const char *to, ts_error *err);
+/* Swaps two paths in one step. UNIMPLEMENTED where the file system cannot; nothing changed then. */
+ts_status ts_exchange(const char *a, const char *b, ts_error *err);
 ts_status ts_remove_tree(const char *path, ts_error *err);        /* never follows links; missing is fine */
 /* Names in a folder without . and .., sorted by bytes. Owns: caller, ts_names_free. */
 ts_status ts_list_folder(const char *path, char ***names, size_t *n, ts_error *err);

@@ -78,6 +78,20 @@ ts_status ts_rename(const char *from, const char *to, ts_error *err)
                     ts__errno_words(e));
 }
 
+ts_status ts_exchange(const char *a, const char *b, ts_error *err)
+{
+    int e = 0;
+    if (ts__file_fault(TS_FAULT_RENAME, &e))
+        e = e ? e : EIO;
+    else if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) != 0)
+        e = errno;
+    if (e == 0) return TS_OK;
+    if (e == EINVAL || e == ENOSYS || e == EOPNOTSUPP || e == EXDEV)
+        return TS_ERROR(err, TS_UNIMPLEMENTED, "%s: this file system cannot exchange two paths", a);
+    return TS_ERROR(err, ts__errno_status(e), "%s: cannot exchange with %s: %s", a, b,
+                    ts__errno_words(e));
+}
+
 /* Empties the folder behind fd (and closes it); 0 or an errno. */
 static int empty_folder(int fd, int depth)
 {

@@ -14,9 +14,27 @@
 
 enum { JANSSON_DEPTH = 2048 };
 
+/* jansson reports a failed allocation as a syntax error, or leaves out a key and succeeds; whoever
+ * reads a checkpoint must not mistake that for a damaged file. */
+static _Thread_local bool memory_was_out;
+
+static void *counted_alloc(size_t bytes)
+{
+    void *p = ts_alloc(bytes);
+    if (!p) memory_was_out = true;
+    return p;
+}
+
+static void set_allocator(void)
+{
+    json_set_alloc_funcs(counted_alloc, ts_free);
+}
+
 static void use_our_allocator(void)
 {
-    json_set_alloc_funcs(ts_alloc, ts_free);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, set_allocator);
+    memory_was_out = false;
 }
 
 typedef struct position {
@@ -69,8 +87,7 @@ static ts_status check_depth(const char *text, size_t n, int max_depth, const ch
 ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *name, json_t **out,
                         ts_error *err)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, use_our_allocator);
+    use_our_allocator();
     TS_ASSERT(max_depth > 0 && max_depth < JANSSON_DEPTH);
     *out = NULL;
     if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
@@ -84,15 +101,14 @@ ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *n
     TS_TRY(check_depth(text, n, max_depth, name, err));
     json_error_t e;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
-    if (!root) {
-        if (json_error_code(&e) == json_error_out_of_memory)
-            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                            "%s: out of memory while parsing %zu bytes of "
-                            "JSON",
-                            name, n);
+    if (memory_was_out) {
+        json_decref(root);
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "%s: out of memory while parsing %zu bytes of JSON", name, n);
+    }
+    if (!root)
         return TS_ERROR(err, TS_DATA_LOSS, "%s:%d:%d: not valid JSON: %s", name, e.line, e.column,
                         e.text);
-    }
     *out = root;
     return TS_OK;
 }
@@ -107,4 +123,13 @@ ts_status ts_json_read(const char *path, size_t max_bytes, int max_depth, json_t
     ts_status status = ts_json_parse(text, n, max_depth, path, out, err);
     ts_free(text);
     return status;
+}
+
+char *ts_json_dump(const json_t *value, size_t flags)
+{
+    use_our_allocator();
+    char *text = json_dumps(value, flags | JSON_ENCODE_ANY);
+    if (!memory_was_out) return text;
+    ts_free(text);
+    return NULL;
 }

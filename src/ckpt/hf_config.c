@@ -27,8 +27,7 @@ typedef struct reader {
 /* "file: key = value; expected …" */
 static ts_status refuse(const reader *r, const char *key, const json_t *value, const char *expected)
 {
-    char *text =
-        value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = value ? ts_json_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     ts_status status = TS_ERROR(r->err, TS_DATA_LOSS, "%s: %s%s %s%.120s; expected %s", r->name,
                                 r->inside, key, value ? "= " : "is missing",
                                 !value ? ""
@@ -92,7 +91,7 @@ static ts_status read_bool(const reader *r, const char *key, bool fallback, bool
 /* A key that must be absent, null, or this. */
 static ts_status only_false(const reader *r, const char *key)
 {
-    bool on;
+    bool on = false;
     TS_TRY(read_bool(r, key, false, &on));
     return on ? refuse(r, key, get(r, key), "false: biases are not supported") : TS_OK;
 }
@@ -127,7 +126,7 @@ static ts_status check_unsupported(const reader *r)
     if (quantized)
         return refuse(r, "quantization_config", quantized,
                       "no such key: quantized weights cannot be read");
-    double partial;
+    double partial = 1;
     TS_TRY(read_real(r, "partial_rotary_factor", 0, 1, 1, &partial));
     if (partial != 1)
         return refuse(r, "partial_rotary_factor", get(r, "partial_rotary_factor"),
@@ -225,7 +224,7 @@ static ts_status read_rope(const reader *r, ts_model_config *m)
                  .object = object,
                  .inside = scaling ? "rope_scaling." : "rope_parameters.",
                  .err = r->err};
-    double theta;
+    double theta = 0;
     TS_TRY(read_real(&in, "rope_theta", theta_low, theta_high, m->rope_theta, &theta));
     if (get(r, "rope_theta") && theta != m->rope_theta)
         return refuse(&in, "rope_theta", get(&in, "rope_theta"),

@@ -183,6 +183,7 @@ static void test_memory(void **state)
         ts_status status = ts_hf_config_parse(text, strlen(text), "c.json", &m, &err);
         ts_alloc_fail_at(0);
         if (status == TS_OK) break;
+        assert_int_equal(status, TS_RESOURCE_EXHAUSTED);
         assert_true(err.msg[0]);
     }
 }

@@ -82,6 +82,7 @@ static void test_json_memory(void **state)
             json_decref(j);
             break;
         }
+        assert_int_equal(status, TS_RESOURCE_EXHAUSTED);
         assert_null(j);
     }
 }
