@@ -103,7 +103,7 @@ static inline ts_graph *every_composite(ts_dtype dtype, int64_t chunk, double so
 
     ts_repeat *r = ts_repeat_begin(b, 3, false, &x, 1, NULL, 0, &arg, NULL);
     ts_value *h = ts_rms_norm(b, arg, w, 1e-5), *final;
-    h = ts_gated(b, TS_SILU, h, ts_gated(b, TS_GELU_TANH, arg, h));
+    h = ts_rms_norm(b, ts_gated(b, TS_SILU, h, ts_gated(b, TS_GELU_TANH, arg, h)), w, 1e-5);
     ts_repeat_end(b, r, &h, NULL, NULL, 0, &final);
     ts_output(b, "final", final, NULL);
     ts_value *norm_in[3] = {x, w, final};
