@@ -253,7 +253,107 @@ typedef struct ts_config ts_config;
  * strings (MaxText's rules). All mistakes are reported together: INVALID_ARGUMENT and one message,
  * nothing allocated. */
 TS_MUST_CHECK ts_status ts_config_load(const char *file, const char *const *overrides, int n, ts_config **out, ts_error *err);
-void ts_config_free(ts_config *c);
+/* The same from the words behind a subcommand: a first word that ends in .yml or .yaml is the file, else the
+ * file is base.yml; every other word is key=value. */
+TS_MUST_CHECK ts_status ts_config_load_words(const char *const *words, int n, ts_config **out, ts_error *err);
+void ts_config_free(ts_config *c);               /* NULL is fine */
+const char *ts_config_note(const ts_config *c, size_t i);   /* what a user should know about set keys; NULL past the last */
+const char *ts_config_run_folder(const ts_config *c);
+bool ts_config_wants_log(const ts_config *c);    /* log_config */
+/* "Config param key: value", one line each, sorted. Freed with ts_text_free; NULL when memory is out. */
+char *ts_config_text(const ts_config *c);
+void ts_text_free(char *text);
+/* The candidate nearest to a mistyped word, or NULL. */
+const char *ts_nearest(const char *word, const char *const *candidates, size_t n);
+
+/* ---- training ---- */
+
+/* One finished step, as the step line and metrics.jsonl tell it. */
+typedef struct ts_step_info {
+    int64_t step, steps;                 /* this one, counted from 0, and how many there will be */
+    double seconds;                      /* of the step alone: no compilation, evaluation or checkpoint */
+    double data_seconds;                 /* of these spent waiting for data */
+    double loss, grad_norm, learning_rate;
+    double tflops;                       /* of one step and device, by MaxText's formula */
+    int64_t slots, trained_tokens, padding;   /* of the global step */
+    int devices;
+    bool skipped;                        /* not finite: nothing was changed */
+} ts_step_info;
+
+typedef enum ts_interrupt {
+    TS_CONTINUE, TS_SAVE_AND_GO_ON, TS_SAVE_AND_STOP
+} ts_interrupt;
+
+typedef struct ts_train_hooks {
+    size_t struct_size;
+    void *context;
+    /* A finished line for people: engine, memory, evaluation, checkpoints. Never NULL text. */
+    void (*line)(void *context, const char *text);
+    void (*step)(void *context, const ts_step_info *info);
+    /* Asked after every step; what it returns is done at once. */
+    ts_interrupt (*interrupt)(void *context);
+    /* A piece of text sampled from the model (sample_interval); may be NULL. */
+    void (*sample)(void *context, int64_t step, const char *text);
+} ts_train_hooks;
+void ts_train_hooks_default(ts_train_hooks *h);
+
+typedef struct ts_train_result {
+    int64_t steps;                       /* reached in total */
+    double loss, eval_loss;              /* the last ones; NaN where there was none */
+    bool interrupted;                    /* stopped by the interrupt hook, after a save */
+} ts_train_result;
+
+/* Trains, from the newest checkpoint of this run's name where there is one. ABORTED: a numerics policy stopped
+ * it. Its checkpoints, metrics.jsonl and config.yml lie in <base_output_directory>/<run_name>. */
+TS_MUST_CHECK ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result, ts_error *err);
+/* "completed step: 41, seconds: 1.327, …" into buf; returns buf. */
+char *ts_step_line(const ts_step_info *info, char *buf, size_t n);
+
+/* ---- comparison with reference outputs ---- */
+
+typedef struct ts_parity_row {
+    char name[560];
+    double max_abs, max_rel, bound;      /* largest |gap|; over the reference's largest; bound on max_abs */
+    bool ok, gated;                      /* gated false: reported only, bound infinite */
+} ts_parity_row;
+
+typedef struct ts_parity_report {
+    ts_parity_row *row;                  /* owns until ts_parity_report_free */
+    size_t n;
+    bool ok;
+} ts_parity_report;
+
+/* model: a folder or checkpoint; golden: a safetensors file with input_ids, labels, logits, loss, hidden.*,
+ * grad.*, and, for the steps, step_loss, step_grad_norm, param.*. */
+TS_MUST_CHECK ts_status ts_parity(const ts_config *c, const char *model, const char *golden, ts_parity_report *report,
+                                  ts_error *err);
+void ts_parity_report_free(ts_parity_report *r);
+
+/* ---- text from a model ---- */
+
+typedef struct ts_generator ts_generator;
+typedef struct ts_generate_options {
+    size_t struct_size;
+    int64_t max_new;
+    double temperature;                  /* 0 = greedy */
+    double top_p;                        /* 1 = all */
+    uint64_t seed;
+    bool stop_at_eos;
+} ts_generate_options;
+void ts_generate_options_default(ts_generate_options *o);   /* 128 tokens, greedy, seed 0, stops at eos */
+
+/* model: a Hugging Face folder, a checkpoint's step, or a run's folder. Engine and dtype by c. */
+TS_MUST_CHECK ts_status ts_generator_open(const ts_config *c, const char *model, ts_generator **out, ts_error *err);
+void ts_generator_free(ts_generator *g);                    /* NULL is fine */
+/* Ids of a prompt (with bos) by the model's tokenizer. FAILED_PRECONDITION where it has none that is supported. */
+TS_MUST_CHECK ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids, size_t *n, ts_error *err);
+/* Bytes of ids; freed with ts_generator_release. */
+TS_MUST_CHECK ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n, char **text, ts_error *err);
+bool ts_generator_has_tokenizer(const ts_generator *g);
+void ts_generator_release(void *p);                         /* ids or text */
+/* Calls token(context, id) for each new id until max_new, eos or false. */
+TS_MUST_CHECK ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n, const ts_generate_options *o,
+                                    bool (*token)(void *context, int32_t id), void *context, ts_error *err);
 
 #ifdef __cplusplus
 }

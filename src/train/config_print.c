@@ -63,3 +63,25 @@ ts_status ts_config_write(const ts_config *c, const char *path, ts_error *err)
     ts_string_free(&text);
     return status;
 }
+
+/* ---- what a program shows of it (tessera.h) ---------------------------------------------------- */
+
+const char *ts_config_note(const ts_config *c, size_t i) { return i < c->n_notes ? c->notes[i] : NULL; }
+const char *ts_config_run_folder(const ts_config *c) { return c->run_folder; }
+bool ts_config_wants_log(const ts_config *c) { return c->log_config; }
+
+char *ts_config_text(const ts_config *c)
+{
+    ts_string s = ts_string_new(TS_CONFIG_TEXT_MAX);
+    ts_config_print(c, &s);
+    char *text = s.failed ? NULL : ts_strdup(s.data ? s.data : "");
+    ts_string_free(&s);
+    return text;
+}
+
+void ts_text_free(char *text) { ts_free(text); }
+
+const char *ts_nearest(const char *word, const char *const *candidates, size_t n)
+{
+    return ts_nearest_word(word, candidates, n);
+}

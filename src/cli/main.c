@@ -1,0 +1,189 @@
+/* cli/main.c – the program: finds the subcommand, shares options and messages among them. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const cli_command *const commands[] = {&cli_train_command, &cli_parity_command, &cli_generate_command};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+/* ---- messages ------------------------------------------------------------------------------------------ */
+
+/* Kubernetes shows this file as the reason of a failed container. */
+static void termination_log(const char *text)
+{
+    static const char path[] = "/dev/termination-log";
+    if (access(path, W_OK) != 0) return;
+    FILE *f = fopen(path, "w");
+    if (!f) return;
+    fprintf(f, "%s\n", text);
+    fclose(f);
+}
+
+int cli_fail(const char *name, const ts_error *err)
+{
+    fflush(stdout);
+    fprintf(stderr, "tessera %s: %s\n", name, err->msg);
+    termination_log(err->msg);
+    return ts_status_exit_code(err->code);
+}
+
+int cli_usage(const cli_command *c, const char *fmt, ...)
+{
+    va_list ap;
+    fprintf(stderr, "tessera %s: ", c->name);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\n  tessera %s --help shows what it takes\n", c->name);
+    return 2;
+}
+
+static void log_line(void *context, ts_log_level level, const char *line)
+{
+    static const char *const prefix[] = {"debug: ", "", "warning: ", "error: "};
+    bool quiet = *(bool *)context;
+    if (level >= (quiet ? TS_LOG_WARNING : TS_LOG_INFO)) fprintf(stderr, "tessera: %s%s\n", prefix[level], line);
+}
+
+void cli_json_string(const char *s)
+{
+    putchar('"');
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\') printf("\\%c", c);
+        else if (c == '\n') fputs("\\n", stdout);
+        else if (c < 0x20) printf("\\u%04x", c);
+        else putchar(c);
+    }
+    putchar('"');
+}
+
+/* ---- options ------------------------------------------------------------------------------------------- */
+
+static const cli_option *find_option(const char *word, const cli_option *options, size_t n)
+{
+    size_t length = strcspn(word, "=");
+    for (size_t i = 0; i < n; i++)
+        if (strlen(options[i].name) == length && strncmp(word, options[i].name, length) == 0) return &options[i];
+    return NULL;
+}
+
+static bool unknown_option(const cli_command *c, const char *word, const cli_option *options, size_t n)
+{
+    const char *names[32];
+    for (size_t i = 0; i < n; i++) names[i] = options[i].name;
+    const char *near = ts_nearest(word, names, n);
+    if (near) cli_usage(c, "unknown option %s; did you mean %s?", word, near);
+    else cli_usage(c, "unknown option %s", word);
+    return false;
+}
+
+bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *options, size_t n, const char **words, int *n_words)
+{
+    *n_words = 0;
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) != 0) {
+            words[(*n_words)++] = argv[i];
+            continue;
+        }
+        const cli_option *o = find_option(argv[i], options, n);
+        const char *equals = strchr(argv[i], '=');
+        if (!o) return unknown_option(c, argv[i], options, n);
+        if (!o->value && equals) {
+            cli_usage(c, "option %s takes no value", o->name);
+            return false;
+        }
+        if (!o->value) *o->flag = true;
+        else if (equals) *o->value = equals + 1;
+        else if (i + 1 < argc) *o->value = argv[++i];
+        else {
+            cli_usage(c, "option %s needs a value", o->name);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool cli_int(const cli_command *c, const char *option, const char *text, long long least, long long most, long long *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (*text && !*end && !errno && *out >= least && *out <= most) return true;
+    cli_usage(c, "%s %s: expected a whole number, %lld … %lld", option, text, least, most);
+    return false;
+}
+
+bool cli_real(const cli_command *c, const char *option, const char *text, double least, double most, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (*text && !*end && isfinite(*out) && *out >= least && *out <= most) return true;
+    cli_usage(c, "%s %s: expected a number, %g … %g", option, text, least, most);
+    return false;
+}
+
+/* ---- main ------------------------------------------------------------------------------------------------ */
+
+static void print_help(FILE *f)
+{
+    fprintf(f, "tessera %s – trains large language models\n\nusage: tessera COMMAND …\n\n", TS_VERSION);
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(f, "\ntessera COMMAND --help tells more. First run:\n"
+               "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=FILE.txt steps=200\n");
+}
+
+static int unknown_command(const char *word)
+{
+    const char *names[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i]->name;
+    const char *near = ts_nearest(word, names, N_COMMANDS);
+    fprintf(stderr, "tessera: unknown command %s", word);
+    if (near) fprintf(stderr, "; did you mean %s?", near);
+    fprintf(stderr, "\n  tessera --help lists the commands\n");
+    return 2;
+}
+
+static int run_command(const cli_command *c, int argc, char **argv)
+{
+    static bool quiet;
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            printf("tessera %s – %s\n\n%s", c->name, c->summary, c->help);
+            return 0;
+        }
+        quiet |= strcmp(argv[i], "--quiet") == 0;
+    }
+    ts_log_set_sink(log_line, &quiet);
+    int code = c->run(argc, argv);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tessera %s: standard output could not be written: %s\n", c->name, strerror(errno));
+        return code ? code : 1;
+    }
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("tessera %s\n", TS_VERSION);
+        return 0;
+    }
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(argv[1], commands[i]->name) == 0) return run_command(commands[i], argc - 2, argv + 2);
+    return unknown_command(argv[1]);
+}

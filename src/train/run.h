@@ -1,0 +1,61 @@
+/* train/run.h – the parts of a training run that its files share. */
+#ifndef TS_RUN_H
+#define TS_RUN_H
+
+#include "exec/engine.h"
+#include "train/config.h"
+#include "train/program.h"
+#include "train/source.h"
+#include "train/state.h"
+
+/* The engine that the configuration asks for; "auto" takes what is found. */
+ts_status ts__open_engine(const ts_config *c, ts_engine **out, ts_error *err);
+
+typedef struct ts_metrics ts_metrics;
+
+typedef struct ts_run {
+    const ts_config *config;
+    const ts_train_hooks *hooks;
+    ts_engine *engine;
+    ts_model_config model;
+    ts_tokenizer *tokenizer;
+    ts_loader *train_data, *eval_data;   /* eval_data NULL where nothing is evaluated */
+    ts_graph *train_graph, *eval_graph;
+    ts_state *state;
+    ts_bound *train, *eval;
+    ts_metrics *metrics;
+    ts_batch batch;                      /* micro-batch pointers into the arrays below */
+    int32_t *tokens, *labels, *segments, *positions;   /* [rows of a step, S] */
+    bool packed;
+    int64_t step;                        /* steps done */
+    int64_t nonfinite;                   /* skipped in a row */
+    double tflops;
+    double loss, eval_loss;
+    bool stop;                           /* the data ended, or the target was reached */
+    int64_t saved_step;                  /* of the newest checkpoint written or loaded here; −1 none */
+} ts_run;
+
+void ts__run_line(const ts_run *r, const char *fmt, ...) TS_PRINTF(2, 3);
+
+/* Everything up to the first step; and the end of it all. */
+ts_status ts__run_prepare(ts_run *r, ts_error *err);
+void ts__run_release(ts_run *r);
+
+/* Checkpoints (save.c). */
+ts_status ts__run_save(ts_run *r, ts_error *err);
+/* By the start rule: the newest checkpoint of this run, else the configured weights, else initial values. */
+ts_status ts__run_start(ts_run *r, ts_error *err);
+
+/* Evaluation over the held-out split. */
+ts_status ts__run_evaluate(ts_run *r, ts_error *err);
+
+/* metrics.jsonl (metrics.c): opened for appending, one flushed line a step. */
+ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err);
+ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *s, const ts_config *c, ts_error *err);
+ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds, ts_error *err);
+void ts__metrics_close(ts_metrics *m);
+
+/* rope tables of S positions into the bound inputs. */
+ts_status ts__set_rope(ts_bound *b, const ts_model_config *m, int64_t S, ts_error *err);
+
+#endif

@@ -1,0 +1,157 @@
+/* train/train.c – the loop: batch → step → metrics → maybe evaluation → maybe checkpoint.
+ *
+ * A step's seconds run from the request for its batch to its synchronised end; compilation, evaluation and
+ * checkpoints are timed apart. The graph itself skips a step that is not finite; the loop counts and decides.
+ */
+#include <math.h>
+
+#include "train/run.h"
+
+void ts_train_hooks_default(ts_train_hooks *h) { *h = (ts_train_hooks){.struct_size = sizeof *h}; }
+
+/* ---- batches --------------------------------------------------------------------------------------------- */
+
+static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *err)
+{
+    size_t n = (size_t)(rows * r->config->max_target_length) * sizeof(int32_t);
+    TS_TRY(ts_bound_set(to, "tokens", r->tokens, n, err));
+    TS_TRY(ts_bound_set(to, "labels", r->labels, n, err));
+    if (!r->packed) return TS_OK;
+    TS_TRY(ts_bound_set(to, "segments", r->segments, n, err));
+    return ts_bound_set(to, "positions", r->positions, n, err);
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------------------- */
+
+ts_status ts__run_evaluate(ts_run *r, ts_error *err)
+{
+    double start = ts_clock_seconds(), sum = 0, weights = 0;
+    ts_loader_rewind(r->eval_data);
+    for (int64_t i = 0; r->config->eval_steps < 0 || i < r->config->eval_steps; i++) {
+        float loss, n;
+        ts_status status = ts_loader_next(r->eval_data, &r->batch, err);
+        if (status == TS_OUT_OF_RANGE) break;
+        TS_TRY(status);
+        TS_TRY(upload_batch(r, r->eval, r->config->eval_rows, err));
+        TS_TRY(ts_bound_execute(r->eval, err));
+        TS_TRY(ts_bound_get(r->eval, "loss_sum", &loss, sizeof loss, err));
+        TS_TRY(ts_bound_get(r->eval, "weights", &n, sizeof n, err));
+        sum += (double)loss;
+        weights += (double)n;
+    }
+    r->eval_loss = weights > 0 ? sum / weights : NAN;
+    double seconds = ts_clock_seconds() - start;
+    ts__run_line(r, "Completed eval after train step %lld, loss=%.3f, perplexity=%.3f, total_weights=%.0f (%.2f s)",
+                 (long long)r->step - 1, r->eval_loss, exp(r->eval_loss), weights, seconds);
+    TS_TRY(ts__metrics_eval(r->metrics, r->step - 1, r->eval_loss, weights, seconds, err));
+    if (r->config->target_eval_loss > 0 && r->eval_loss <= r->config->target_eval_loss) {
+        ts__run_line(r, "target_eval_loss %.3f is reached", r->config->target_eval_loss);
+        r->stop = true;
+    }
+    return TS_OK;
+}
+
+/* ---- one step ----------------------------------------------------------------------------------------------- */
+
+static ts_status execute_step(ts_run *r, ts_step_info *info, ts_error *err)
+{
+    float lr = (float)ts_schedule_rate(&r->config->schedule, r->step), loss, norm;
+    int32_t count = (int32_t)(r->step + 1);
+    bool ok;
+    TS_TRY(upload_batch(r, r->train, r->config->batch_rows, err));
+    TS_TRY(ts_bound_set(r->train, "lr", &lr, sizeof lr, err));
+    TS_TRY(ts_bound_set(r->train, "step", &count, sizeof count, err));
+    TS_TRY(ts_bound_execute(r->train, err));
+    TS_TRY(ts_bound_get(r->train, "loss", &loss, sizeof loss, err));
+    TS_TRY(ts_bound_get(r->train, "grad_norm", &norm, sizeof norm, err));
+    TS_TRY(ts_bound_get(r->train, "ok", &ok, 1, err));
+    info->loss = (double)loss;
+    info->grad_norm = (double)norm;
+    info->learning_rate = (double)lr;
+    info->skipped = !ok;
+    return TS_OK;
+}
+
+/* Policy for losses and gradients that are not finite; the graph has already left the state as it was. */
+static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
+{
+    const ts_config *c = r->config;
+    if (!info->skipped) {
+        r->nonfinite = 0;
+        return TS_OK;
+    }
+    r->nonfinite++;
+    bool abort_now = (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
+    if (!abort_now && r->nonfinite <= c->max_nonfinite_steps) return TS_OK;
+    return TS_ERROR(err, TS_ABORTED, "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite. The state of step %lld "
+                    "is unchanged; lower learning_rate, or set abort_on_nan_loss=false to skip up to max_nonfinite_steps=%lld",
+                    (long long)info->step, info->loss, info->grad_norm, (long long)r->nonfinite, r->nonfinite == 1 ? "" : "s",
+                    (long long)info->step, (long long)c->max_nonfinite_steps);
+}
+
+static ts_status one_step(ts_run *r, ts_error *err)
+{
+    const ts_config *c = r->config;
+    ts_step_info info = {.step = r->step, .steps = c->steps, .tflops = r->tflops, .devices = (int)c->devices,
+                         .slots = c->batch_rows * c->max_target_length};
+    double start = ts_clock_seconds();
+    ts_status status = ts_loader_next(r->train_data, &r->batch, err);
+    if (status == TS_OUT_OF_RANGE) {
+        ts__run_line(r, "the data ended after step %lld (num_epoch=%lld)", (long long)r->step - 1, (long long)c->num_epoch);
+        r->stop = true;
+        return TS_OK;
+    }
+    TS_TRY(status);
+    info.data_seconds = ts_clock_seconds() - start;
+    info.trained_tokens = r->batch.trained_tokens;
+    info.padding = r->batch.padding;
+    TS_TRY(execute_step(r, &info, err));
+    info.seconds = ts_clock_seconds() - start;
+    r->loss = info.loss;
+    r->step++;
+    if (r->hooks->step) r->hooks->step(r->hooks->context, &info);
+    TS_TRY(ts__metrics_step(r->metrics, &info, c, err));
+    return judge(r, &info, err);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------------- */
+
+static ts_status after_step(ts_run *r, bool *interrupted, ts_error *err)
+{
+    const ts_config *c = r->config;
+    bool last = r->step >= c->steps || r->stop;
+    if (r->eval_data && (r->step % c->eval_interval == 0 || last)) TS_TRY(ts__run_evaluate(r, err));
+    ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
+    bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
+    if ((due || what != TS_CONTINUE) && c->enable_checkpointing && r->saved_step != r->step) TS_TRY(ts__run_save(r, err));
+    *interrupted = what == TS_SAVE_AND_STOP;
+    return TS_OK;
+}
+
+static ts_status loop(ts_run *r, bool *interrupted, ts_error *err)
+{
+    const ts_config *c = r->config;
+    if (r->step >= c->steps) {
+        ts__run_line(r, "run %s has already reached step %lld of %lld; nothing to do", c->run_name, (long long)r->step, (long long)c->steps);
+        return TS_OK;
+    }
+    if (c->enable_checkpointing && c->save_checkpoint_on_start && r->saved_step != r->step) TS_TRY(ts__run_save(r, err));
+    while (r->step < c->steps && !r->stop && !*interrupted) {
+        int64_t before = r->step;
+        TS_TRY(one_step(r, err));
+        if (r->step != before || r->stop) TS_TRY(after_step(r, interrupted, err));
+    }
+    bool save = c->enable_checkpointing && c->save_checkpoint_on_completion && !*interrupted;
+    return save && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
+}
+
+ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result, ts_error *err)
+{
+    ts_run r = {.config = c, .hooks = hooks, .loss = NAN, .eval_loss = NAN};
+    bool interrupted = false;
+    ts_status status = ts__run_prepare(&r, err);
+    if (status == TS_OK) status = loop(&r, &interrupted, err);
+    *result = (ts_train_result){r.step, r.loss, r.eval_loss, interrupted};
+    ts__run_release(&r);
+    return status;
+}
