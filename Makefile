@@ -161,4 +161,4 @@ help:
 
 FORCE:
 .PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench check-peers install clean help FORCE
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
+-include $(OP_HARNESS:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
