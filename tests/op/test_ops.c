@@ -40,7 +40,7 @@ static void every_case(void **state)
         if (only && !strstr(c->text, only)) continue;
         for (int t = 0; t < TS_DTYPES; t++) {
             if (!(test_case_dtypes(c) >> t & 1)) continue;
-            failures += test_case_run(engine, c, (ts_dtype)t, TS_REMAT_NONE);
+            failures += test_case_run(engine, c, (ts_dtype)t, false);
             runs++;
         }
     }
@@ -86,7 +86,7 @@ static void a_planted_mistake_fails(void **state)
     const test_case c = {.text = "exp, planted to fail", .op = TS_OP_exp, IN(X(3, 5)), .build = build_planted, .fwd = 1e-5, .grad = 1e-5};
     (void)state;
     printf("(two failures or more are expected here)\n");
-    assert_true(test_case_run(engine, &c, TS_F32, TS_REMAT_NONE) >= 2);
+    assert_true(test_case_run(engine, &c, TS_F32, false) >= 2);
 }
 
 static void threefry_is_the_published_one(void **state)
