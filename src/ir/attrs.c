@@ -8,7 +8,8 @@
 #include <xxhash.h>
 
 static const ts_field fields[] = {
-#define FIELD(member, kind, field) {TS_ATTR_##member, TS_FIELD_##kind, #field, offsetof(ts_attr, member.field)},
+#define FIELD(member, kind, field) \
+    {TS_ATTR_##member, TS_FIELD_##kind, #field, offsetof(ts_attr, member.field)},
 #include "ir/attrs.def"
 #undef FIELD
 };
@@ -57,7 +58,8 @@ static bool same_shape(const ts_shape *a, const ts_shape *b)
 {
     if (a->rank != b->rank) return false;
     for (int i = 0; i < a->rank; i++)
-        if (a->dim[i].size != b->dim[i].size || !same_text(a->dim[i].name, b->dim[i].name)) return false;
+        if (a->dim[i].size != b->dim[i].size || !same_text(a->dim[i].name, b->dim[i].name))
+            return false;
     return true;
 }
 
@@ -81,7 +83,9 @@ bool ts__attr_same(ts_attr_kind attr, const ts_attr *a, const ts_attr *b)
         case TS_FIELD_DIMS: same = same_dims((const ts_dims *)x, (const ts_dims *)y); break;
         case TS_FIELD_SHAPE: same = same_shape((const ts_shape *)x, (const ts_shape *)y); break;
         case TS_FIELD_WORD: same = *(const int *)x == *(const int *)y; break;
-        case TS_FIELD_TEXT: same = same_text(*(const char *const *)x, *(const char *const *)y); break;
+        case TS_FIELD_TEXT:
+            same = same_text(*(const char *const *)x, *(const char *const *)y);
+            break;
         }
         if (!same) return false;
     }
@@ -106,7 +110,8 @@ uint64_t ts__attr_hash(ts_attr_kind attr, const ts_attr *a, uint64_t seed)
         }
         case TS_FIELD_SHAPE: {
             const ts_shape *s = (const ts_shape *)x;
-            for (int k = 0; k < s->rank; k++) seed = XXH3_64bits_withSeed(&s->dim[k].size, sizeof s->dim[k].size, seed);
+            for (int k = 0; k < s->rank; k++)
+                seed = XXH3_64bits_withSeed(&s->dim[k].size, sizeof s->dim[k].size, seed);
             break;
         }
         case TS_FIELD_WORD: seed = XXH3_64bits_withSeed(x, sizeof(int), seed); break;

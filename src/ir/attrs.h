@@ -6,14 +6,21 @@
 #include "ir/graph.h"
 
 typedef enum ts_field_kind {
-    TS_FIELD_DT, TS_FIELD_INT, TS_FIELD_REAL, TS_FIELD_BOOL, TS_FIELD_DIMS, TS_FIELD_SHAPE, TS_FIELD_WORD, TS_FIELD_TEXT
+    TS_FIELD_DT,
+    TS_FIELD_INT,
+    TS_FIELD_REAL,
+    TS_FIELD_BOOL,
+    TS_FIELD_DIMS,
+    TS_FIELD_SHAPE,
+    TS_FIELD_WORD,
+    TS_FIELD_TEXT
 } ts_field_kind;
 
 typedef struct ts_field {
     ts_attr_kind attr;
     ts_field_kind kind;
     const char *name;
-    size_t offset;                       /* in ts_attr */
+    size_t offset; /* in ts_attr */
 } ts_field;
 
 /* The fields of one kind of attribute, in the order of attrs.def; *n of them. */

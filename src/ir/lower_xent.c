@@ -1,21 +1,21 @@
 /* ir/lower_xent.c – cross-entropy of logits x·wᵀ and its gradient in primitives.
  *
- * With a chunk that divides the tokens, a repeat over chunks holds the logits of one chunk only and adds up
- * dw; otherwise one piece. A label outside [0, V) is ignored: its loss is 0 and sends no gradient, but
- * its log-sum-exp is that of its logits. The label's logit is picked by comparing with an iota, which
- * a vocabulary split over devices can do locally.
+ * With a chunk that divides the tokens, a repeat over chunks holds the logits of one chunk only and
+ * adds up dw; otherwise one piece. A label outside [0, V) is ignored: its loss is 0 and sends no
+ * gradient, but its log-sum-exp is that of its logits. The label's logit is picked by comparing
+ * with an iota, which a vocabulary split over devices can do locally.
  */
 #include "ir/lower.h"
 
-enum { X, W, LABELS, LSE, DLOSS, DLSE };                 /* operands */
+enum { X, W, LABELS, LSE, DLOSS, DLSE }; /* operands */
 
 typedef struct piece {
-    ts_value *logits;                    /* capped, f32 [t,V] */
-    ts_value *hit;                       /* pred [t,V]: the class is the label */
-    ts_value *counted;                   /* pred [t]: the label is a class */
+    ts_value *logits;  /* capped, f32 [t,V] */
+    ts_value *hit;     /* pred [t,V]: the class is the label */
+    ts_value *counted; /* pred [t]: the label is a class */
 } piece;
 
-static const int64_t row[1] = {0};       /* [t] into [t,V] */
+static const int64_t row[1] = {0}; /* [t] into [t,V] */
 
 static piece piece_of(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap)
 {
@@ -25,13 +25,15 @@ static piece piece_of(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels,
     const ts_type *t = &p.logits->type;
     ts_value *class = ts_iota(b, TS_I32, t->dim, t->rank, 1);
     p.hit = ts_compare(b, TS_EQ, class, ts__lower_spread(b, labels, p.logits, row, 1));
-    ts_value *zero = ts_scalar(b, 0, TS_I32), *end = ts_scalar(b, (double)w->type.dim[0].size, TS_I32);
+    ts_value *zero = ts_scalar(b, 0, TS_I32),
+             *end = ts_scalar(b, (double)w->type.dim[0].size, TS_I32);
     p.counted = ts_and(b, ts_compare(b, TS_GE, labels, zero), ts_compare(b, TS_LT, labels, end));
     return p;
 }
 
 /* x [t,E], labels [t] → loss, lse [t]. */
-static void forward(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap, ts_value **out)
+static void forward(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap,
+                    ts_value **out)
 {
     piece p = piece_of(b, x, w, labels, cap);
     ts_value *zero = ts_scalar(b, 0, TS_F32), *most = ts_reduce_max(b, p.logits, TS_INTS(1));
@@ -50,7 +52,7 @@ static void backward(ts_builder *b, ts_value *const *in, double cap, ts_value **
     ts_value *prob = ts_exp(b, ts_sub(b, p.logits, ts__lower_spread(b, in[LSE], p.logits, row, 1)));
     ts_value *both = ts__lower_spread(b, ts_add(b, dloss, in[DLSE]), p.logits, row, 1);
     ts_value *label = ts_select(b, p.hit, ts__lower_spread(b, dloss, p.logits, row, 1), zero);
-    ts_value *g = ts_sub(b, ts_mul(b, prob, both), label);                      /* [t,V] */
+    ts_value *g = ts_sub(b, ts_mul(b, prob, both), label); /* [t,V] */
     if (cap > 0) g = ts_mul(b, g, ts__lower_cap_slope(b, p.logits, cap));
     ts_value *dx = ts_dot(b, g, ts_convert(b, in[W], TS_F32), &to_x, TS_F32);
     out[0] = ts_convert(b, dx, in[X]->type.dtype);
@@ -67,7 +69,9 @@ static int64_t chunks(const ts_node *n)
 /* [T, …] as [count, T/count, …]. */
 static ts_value *split(ts_builder *b, ts_value *x, int64_t count)
 {
-    ts_dim dims[TS_MAX_RANK] = {{NULL, count}, {x->type.dim[0].name, x->type.dim[0].size / count}, x->type.dim[1]};
+    ts_dim dims[TS_MAX_RANK] = {{NULL, count},
+                                {x->type.dim[0].name, x->type.dim[0].size / count},
+                                x->type.dim[1]};
     return ts_reshape(b, x, dims, x->type.rank + 1);
 }
 
@@ -84,7 +88,8 @@ void ts__lower_linear_xent(ts_builder *b, const ts_node *n, ts_value **out)
         forward(b, n->in[X], n->in[W], n->in[LABELS], cap, out);
         return;
     }
-    ts_value *xs[2] = {split(b, n->in[X], count), split(b, n->in[LABELS], count)}, *arg[2], *ys[2], *results[2];
+    ts_value *xs[2] = {split(b, n->in[X], count), split(b, n->in[LABELS], count)}, *arg[2], *ys[2],
+             *results[2];
     ts_repeat *r = ts_repeat_begin(b, count, false, NULL, 0, xs, 2, NULL, arg);
     forward(b, arg[0], ts__use(b, n->in[W]), arg[1], cap, ys);
     ts_repeat_end(b, r, NULL, ys, NULL, 2, results);

@@ -1,8 +1,8 @@
 /* ir/parse.c – a graph from its text (print.c describes the form): what a bug report holds, runs.
  *
- * The text is untrusted: every count is bounded by its length, nesting by a constant, and the result
- * passes the verifier before anyone sees it. Types are stated and inferred; they must agree, and the
- * stated names of dimensions win, since a pass may have renamed them.
+ * The text is untrusted: every count is bounded by its length, nesting by a constant, and the
+ * result passes the verifier before anyone sees it. Types are stated and inferred; they must agree,
+ * and the stated names of dimensions win, since a pass may have renamed them.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { MAX_DEPTH = 16, MAX_TEXT = 256 << 20, MAX_LIST = 1 << 20 };
 typedef struct parser {
     ts_scan s;
     ts_graph *g;
-    ts_value **value;                    /* by number */
+    ts_value **value; /* by number */
     int n_value, cap_value;
 } parser;
 
@@ -26,20 +26,21 @@ typedef struct numbers {
     int64_t *v;
 } numbers;
 
-/* ---- values ------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static bool parse_number(parser *p, int64_t *number)
 {
     return ts__scan_expect(&p->s, '%') && ts__scan_int_in(&p->s, 0, MAX_LIST * 16, number);
 }
 
-/* Values are numbered 0, 1, 2 … in the order of the text, as the printer does, but a repeat's results, whose
- * numbers stand before its body's, are known only after it: a gap then holds NULL. */
+/* Values are numbered 0, 1, 2 … in the order of the text, as the printer does, but a repeat's
+ * results, whose numbers stand before its body's, are known only after it: a gap then holds NULL. */
 static bool define(parser *p, int64_t number, ts_value *v)
 {
     if (number < p->n_value && p->value[number])
         return ts__scan_fail(&p->s, "%%%" PRId64 " is defined twice", number);
-    if ((uint64_t)number >= p->s.n) return ts__scan_fail(&p->s, "%%%" PRId64 " is beyond what the text can hold", number);
+    if ((uint64_t)number >= p->s.n)
+        return ts__scan_fail(&p->s, "%%%" PRId64 " is beyond what the text can hold", number);
     if (!ts__arena_grow(p->g->arena, &p->value, &p->cap_value, (int)number, sizeof *p->value))
         return ts__scan_memory(&p->s);
     while (p->n_value <= number) p->value[p->n_value++] = NULL;
@@ -53,19 +54,21 @@ static bool parse_value(parser *p, const ts_region *r, ts_value **v)
     if (!parse_number(p, &number)) return false;
     *v = number < p->n_value ? p->value[number] : NULL;
     if (!*v) return ts__scan_fail(&p->s, "%%%" PRId64 " is not defined here", number);
-    if ((*v)->region != r) return ts__scan_fail(&p->s, "%%%" PRId64 " belongs to another region", number);
+    if ((*v)->region != r)
+        return ts__scan_fail(&p->s, "%%%" PRId64 " belongs to another region", number);
     return true;
 }
 
 static bool push(parser *p, numbers *list, int64_t v)
 {
     if (list->n >= MAX_LIST) return ts__scan_fail(&p->s, "more than %d values in a list", MAX_LIST);
-    if (!ts__arena_grow(p->g->arena, &list->v, &list->cap, list->n, sizeof *list->v)) return ts__scan_memory(&p->s);
+    if (!ts__arena_grow(p->g->arena, &list->v, &list->cap, list->n, sizeof *list->v))
+        return ts__scan_memory(&p->s);
     list->v[list->n++] = v;
     return true;
 }
 
-/* ---- attributes and origin -------------------------------------------------------------------------- */
+/* ---- attributes and origin ------------------------------------------------------------------- */
 
 static bool parse_field(parser *p, const ts_field *f, ts_attr *attr)
 {
@@ -100,7 +103,7 @@ typedef struct origin {
     ts_loc loc;
     const char *scope;
     bool backward;
-    int64_t primal;                      /* number of its first result; −1 none */
+    int64_t primal; /* number of its first result; −1 none */
 } origin;
 
 static bool parse_origin(parser *p, origin *o)
@@ -113,15 +116,17 @@ static bool parse_origin(parser *p, origin *o)
             return false;
         o->loc.line = (int)line;
     }
-    if (ts__scan_accept_word(&p->s, "scope") && (!ts__scan_expect(&p->s, '=') || !ts__scan_string(&p->s, &o->scope)))
+    if (ts__scan_accept_word(&p->s, "scope") &&
+        (!ts__scan_expect(&p->s, '=') || !ts__scan_string(&p->s, &o->scope)))
         return false;
     o->backward = ts__scan_accept_word(&p->s, "backward");
-    if (ts__scan_accept_word(&p->s, "primal") && (!ts__scan_expect(&p->s, '=') || !parse_number(p, &o->primal)))
+    if (ts__scan_accept_word(&p->s, "primal") &&
+        (!ts__scan_expect(&p->s, '=') || !parse_number(p, &o->primal)))
         return false;
     return !p->s.failed;
 }
 
-/* ---- nodes -------------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 static bool parse_node(parser *p, ts_region *r, int depth);
 
@@ -130,7 +135,8 @@ static bool parse_body(parser *p, ts_region *r, int depth)
     int64_t number;
     ts_type type;
     ts_value *v;
-    if (depth > MAX_DEPTH) return ts__scan_fail(&p->s, "regions are nested more than %d deep", MAX_DEPTH);
+    if (depth > MAX_DEPTH)
+        return ts__scan_fail(&p->s, "regions are nested more than %d deep", MAX_DEPTH);
     while (ts__scan_accept_word(&p->s, "arg")) {
         if (!parse_number(p, &number) || !ts__scan_type(&p->s, &type)) return false;
         v = ts__region_add_arg(r, &type, NULL);
@@ -171,23 +177,26 @@ static bool parse_operands(parser *p, const ts_region *r, ts_value ***in, int *n
         ts_value *v;
         if (!parse_value(p, r, &v)) return false;
         if (*n_in >= MAX_LIST) return ts__scan_fail(&p->s, "more than %d operands", MAX_LIST);
-        if (!ts__arena_grow(p->g->arena, in, &cap, *n_in, sizeof **in)) return ts__scan_memory(&p->s);
+        if (!ts__arena_grow(p->g->arena, in, &cap, *n_in, sizeof **in))
+            return ts__scan_memory(&p->s);
         (*in)[(*n_in)++] = v;
     } while (ts__scan_accept(&p->s, ','));
     return ts__scan_expect(&p->s, ')');
 }
 
-/* Types stated for the results: as many, and equal to those inferred; their names are taken over. */
-static bool check_results(parser *p, ts_node *n, const numbers *names, const ts_type *types, int n_types)
+/* Types stated for the results: as many, and equal to those inferred; names are taken over. */
+static bool check_results(parser *p, ts_node *n, const numbers *names, const ts_type *types,
+                          int n_types)
 {
     char found[400], expected[400];
     if (names->n != n->n_out || n_types != n->n_out)
-        return ts__scan_fail(&p->s, "%s has %d results; %d are named and %d have a type", ts_op_infos[n->op].name,
-                             n->n_out, names->n, n_types);
+        return ts__scan_fail(&p->s, "%s has %d results; %d are named and %d have a type",
+                             ts_op_infos[n->op].name, n->n_out, names->n, n_types);
     for (int i = 0; i < n->n_out; i++) {
         if (!ts_type_same(&types[i], &n->out[i]->type))
-            return ts__scan_fail(&p->s, "result %d of %s is stated as %s; its operands make it %s", i,
-                                 ts_op_infos[n->op].name, ts_type_text(&types[i], found, sizeof found),
+            return ts__scan_fail(&p->s, "result %d of %s is stated as %s; its operands make it %s",
+                                 i, ts_op_infos[n->op].name,
+                                 ts_type_text(&types[i], found, sizeof found),
                                  ts_type_text(&n->out[i]->type, expected, sizeof expected));
         n->out[i]->type = types[i];
         if (!define(p, names->v[i], n->out[i])) return false;
@@ -202,23 +211,26 @@ static bool parse_types(parser *p, ts_type **types, int *n)
     *types = NULL;
     if (!ts__scan_accept(&p->s, ':')) return true;
     do {
-        if (!ts__arena_grow(p->g->arena, types, &cap, *n, sizeof **types)) return ts__scan_memory(&p->s);
+        if (!ts__arena_grow(p->g->arena, types, &cap, *n, sizeof **types))
+            return ts__scan_memory(&p->s);
         if (!ts__scan_type(&p->s, &(*types)[*n])) return false;
         ++*n;
     } while (ts__scan_accept(&p->s, ','));
     return true;
 }
 
-static bool make_node(parser *p, ts_region *r, ts_op op, ts_value **in, int n_in, const ts_attr *attr, ts_region *body,
-                      const origin *o, ts_node **made)
+static bool make_node(parser *p, ts_region *r, ts_op op, ts_value **in, int n_in,
+                      const ts_attr *attr, ts_region *body, const origin *o, ts_node **made)
 {
     ts_error why = {0};
     ts_node *n = ts__node_new(r, NULL, op, in, n_in, attr, body, &why);
-    if (!n) return why.code == TS_RESOURCE_EXHAUSTED ? ts__scan_memory(&p->s) : ts__scan_fail(&p->s, "%.600s", why.msg);
+    if (!n)
+        return why.code == TS_RESOURCE_EXHAUSTED ? ts__scan_memory(&p->s)
+                                                 : ts__scan_fail(&p->s, "%.600s", why.msg);
     n->loc = o->loc;
     n->scope = o->scope;
     n->backward = o->backward;
-    n->user = (void *)(uintptr_t)(o->primal + 1);        /* resolved at the end of the text */
+    n->user = (void *)(uintptr_t)(o->primal + 1); /* resolved at the end of the text */
     *made = n;
     return true;
 }
@@ -236,7 +248,8 @@ static bool parse_node(parser *p, ts_region *r, int depth)
     int n_in, n_types, fields;
     while (ts__scan_accept(&p->s, '%')) {
         int64_t number;
-        if (!ts__scan_int_in(&p->s, 0, MAX_LIST * 16, &number) || !push(p, &names, number)) return false;
+        if (!ts__scan_int_in(&p->s, 0, MAX_LIST * 16, &number) || !push(p, &names, number))
+            return false;
         if (!ts__scan_accept(&p->s, ',')) {
             if (!ts__scan_expect(&p->s, '=')) return false;
             break;
@@ -252,17 +265,19 @@ static bool parse_node(parser *p, ts_region *r, int depth)
         if (!(body = ts__region_new(p->g, r))) return ts__scan_memory(&p->s);
         if (!parse_body(p, body, depth + 1)) return false;
     }
-    return make_node(p, r, op, in, n_in, &attr, body, &o, &n) && check_results(p, n, &names, types, n_types);
+    return make_node(p, r, op, in, n_in, &attr, body, &o, &n) &&
+           check_results(p, n, &names, types, n_types);
 }
 
-/* ---- the graph ---------------------------------------------------------------------------------------- */
+/* ---- the graph ------------------------------------------------------------------------------- */
 
 static bool parse_input(parser *p)
 {
     int64_t number;
     const char *name;
     ts_type type;
-    if (!parse_number(p, &number) || !ts__scan_string(&p->s, &name) || !ts__scan_type(&p->s, &type)) return false;
+    if (!parse_number(p, &number) || !ts__scan_string(&p->s, &name) || !ts__scan_type(&p->s, &type))
+        return false;
     ts_value *v = ts__region_add_arg(p->g->top, &type, name);
     return v ? define(p, number, v) : ts__scan_memory(&p->s);
 }
@@ -275,7 +290,8 @@ static bool parse_output(parser *p)
     if (!ts__scan_string(&p->s, &info.name) || !parse_value(p, g->top, &v)) return false;
     if (ts__scan_accept_word(&p->s, "replaces")) {
         if (!ts__scan_expect(&p->s, '=') || !parse_value(p, g->top, &input)) return false;
-        if (input->node) return ts__scan_fail(&p->s, "output \"%s\" replaces what is no input", info.name);
+        if (input->node)
+            return ts__scan_fail(&p->s, "output \"%s\" replaces what is no input", info.name);
         info.replaces = input->index;
     }
     if (!ts__arena_grow(g->arena, &g->output, &g->cap_output, g->top->n_result, sizeof *g->output))
@@ -303,12 +319,16 @@ static bool parse_param(parser *p)
     if (!parse_named_int(p, "first", &q.first) || !parse_named_int(p, "step", &q.step) ||
         !parse_named_int(p, "count", &q.count))
         return false;
-    if (!ts__scan_expect_word(&p->s, "file") || !ts__scan_expect(&p->s, '=') || !ts__scan_ints(&p->s, &file)) return false;
-    if (!ts__scan_expect_word(&p->s, "init") || !ts__scan_expect(&p->s, '=') || !ts__scan_real(&p->s, &q.init))
+    if (!ts__scan_expect_word(&p->s, "file") || !ts__scan_expect(&p->s, '=') ||
+        !ts__scan_ints(&p->s, &file))
+        return false;
+    if (!ts__scan_expect_word(&p->s, "init") || !ts__scan_expect(&p->s, '=') ||
+        !ts__scan_real(&p->s, &q.init))
         return false;
     q.file_rank = file.n;
     memcpy(q.file_dim, file.v, sizeof q.file_dim);
-    if (!ts__arena_grow(g->arena, &g->param, &g->cap_param, g->n_param, sizeof *g->param)) return ts__scan_memory(&p->s);
+    if (!ts__arena_grow(g->arena, &g->param, &g->cap_param, g->n_param, sizeof *g->param))
+        return ts__scan_memory(&p->s);
     g->param[g->n_param++] = q;
     return true;
 }
@@ -320,7 +340,8 @@ static bool resolve_primals(parser *p, ts_region *r)
         n->user = NULL;
         if (number >= 0) {
             ts_value *v = number < p->n_value ? p->value[number] : NULL;
-            if (!v || !v->node) return ts__scan_fail(&p->s, "primal=%%%" PRId64 " is no node's result", number);
+            if (!v || !v->node)
+                return ts__scan_fail(&p->s, "primal=%%%" PRId64 " is no node's result", number);
             n->primal = v->node;
         }
         if (n->body && !resolve_primals(p, n->body)) return false;
@@ -330,7 +351,8 @@ static bool resolve_primals(parser *p, ts_region *r)
 
 static bool parse_graph(parser *p)
 {
-    bool ok = ts__scan_expect_word(&p->s, "graph") && ts__scan_string(&p->s, &p->g->name) && ts__scan_expect(&p->s, '{');
+    bool ok = ts__scan_expect_word(&p->s, "graph") && ts__scan_string(&p->s, &p->g->name) &&
+              ts__scan_expect(&p->s, '{');
     while (ok && !ts__scan_accept(&p->s, '}')) {
         if (ts__scan_accept_word(&p->s, "in")) ok = parse_input(p);
         else if (ts__scan_accept_word(&p->s, "out")) ok = parse_output(p);
@@ -338,7 +360,7 @@ static bool parse_graph(parser *p)
         else ok = parse_node(p, p->g->top, 0);
     }
     if (!ok || !resolve_primals(p, p->g->top)) return false;
-    (void)ts__scan_accept(&p->s, '\n');  /* skips what space and comments are left */
+    (void)ts__scan_accept(&p->s, '\n'); /* skips what space and comments are left */
     return p->s.at == p->s.n || ts__scan_fail(&p->s, "text follows the graph");
 }
 
@@ -347,12 +369,15 @@ ts_status ts_graph_parse(const char *text, size_t n, ts_graph **out, ts_error *e
     ts_error why = {0};
     *out = NULL;
     if (n > MAX_TEXT)
-        return TS_ERROR(err, TS_DATA_LOSS, "graph text: %zu bytes; at most %d are read", n, MAX_TEXT);
+        return TS_ERROR(err, TS_DATA_LOSS, "graph text: %zu bytes; at most %d are read", n,
+                        MAX_TEXT);
     parser p = {.s = {.text = text, .n = n, .err = &why}, .g = ts__graph_new("")};
-    if (!p.g) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while reading a graph's text");
+    if (!p.g)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while reading a graph's text");
     p.s.arena = p.g->arena;
     ts_status status = parse_graph(&p) ? TS_OK : why.code;
-    if (status == TS_OK && (status = ts_graph_verify(p.g, &why)) != TS_OK && status != TS_RESOURCE_EXHAUSTED)
+    if (status == TS_OK && (status = ts_graph_verify(p.g, &why)) != TS_OK &&
+        status != TS_RESOURCE_EXHAUSTED)
         status = TS_DATA_LOSS;
     if (status == TS_OK) {
         *out = p.g;

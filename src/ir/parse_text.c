@@ -1,5 +1,5 @@
-/* ir/parse_text.c – the words of a graph's text: skips space and comments (# to the end of the line),
- * reads tokens, and reports the first mistake with its line and column.
+/* ir/parse_text.c – the words of a graph's text: skips space and comments (# to the end of the
+ * line), reads tokens, and reports the first mistake with its line and column.
  *
  * Never reads past the text, which need not end in NUL; every list has its limit. What the words
  * mean together is in parse.c.
@@ -34,7 +34,8 @@ bool ts__scan_fail(ts_scan *s, const char *fmt, ...)
 
 bool ts__scan_memory(ts_scan *s)
 {
-    if (!s->failed) TS_ERROR(s->err, TS_RESOURCE_EXHAUSTED, "memory is out while reading a graph's text");
+    if (!s->failed)
+        TS_ERROR(s->err, TS_RESOURCE_EXHAUSTED, "memory is out while reading a graph's text");
     s->failed = true;
     return false;
 }
@@ -45,10 +46,8 @@ static void skip_space(ts_scan *s)
         char c = s->text[s->at];
         if (c == '#')
             while (s->at < s->n && s->text[s->at] != '\n') s->at++;
-        else if (c == ' ' || c == '\n' || c == '\t' || c == '\r')
-            s->at++;
-        else
-            return;
+        else if (c == ' ' || c == '\n' || c == '\t' || c == '\r') s->at++;
+        else return;
     }
 }
 
@@ -104,7 +103,8 @@ bool ts__scan_expect(ts_scan *s, char c)
 bool ts__scan_expect_word(ts_scan *s, const char *word)
 {
     char buf[24];
-    return ts__scan_accept_word(s, word) || ts__scan_fail(s, "found %s; expected %s", at_hand(s, buf), word);
+    return ts__scan_accept_word(s, word) ||
+           ts__scan_fail(s, "found %s; expected %s", at_hand(s, buf), word);
 }
 
 bool ts__scan_word(ts_scan *s, char word[TS_WORD_MAX])
@@ -199,7 +199,8 @@ bool ts__scan_string(ts_scan *s, const char **v)
             } else if (c != '"' && c != '\\') {
                 return ts__scan_fail(s, "an escape is none of \\\\, \\\" and \\x with two digits");
             }
-            if (high < 0 || low < 0 || c == 0) return ts__scan_fail(s, "\\x needs two digits of 0-9a-f, not 00");
+            if (high < 0 || low < 0 || c == 0)
+                return ts__scan_fail(s, "\\x needs two digits of 0-9a-f, not 00");
         }
         out[n++] = c;
         s->at++;
@@ -230,7 +231,8 @@ bool ts__scan_dims(ts_scan *s, ts_shape *shape)
         ts_dim d = {NULL, 0};
         char word[TS_WORD_MAX];
         skip_space(s);
-        if (shape->rank == TS_MAX_RANK) return ts__scan_fail(s, "more than %d dimensions", TS_MAX_RANK);
+        if (shape->rank == TS_MAX_RANK)
+            return ts__scan_fail(s, "more than %d dimensions", TS_MAX_RANK);
         char c = s->at < s->n ? s->text[s->at] : 0;
         if (c == '"') {
             if (!ts__scan_string(s, &d.name) || !ts__scan_expect(s, ':')) return false;

@@ -1,12 +1,12 @@
 /* ir/passes.c – dead code elimination and common-subexpression elimination.
  *
- * Dead code: what no output needs goes, inside repeats too – stacked and accumulated results, carries
- * that only feed themselves, sliced and constant operands, unused halves of a barrier. Inputs of the
- * graph stay: they are its interface.
- * Common subexpressions: within one region and between two barriers, nodes with the same operation,
- * attributes and operands become the first of them. Forward and backward never merge, or what remat
- * computes again would be kept instead; repeats and barriers never merge.
- * Both are deterministic and leave a graph that verifies. Not here: algebra, constant folding.
+ * Dead code: what no output needs goes, inside repeats too – stacked and accumulated results,
+ * carries that only feed themselves, sliced and constant operands, unused halves of a barrier.
+ * Inputs of the graph stay: they are its interface. Common subexpressions: within one region and
+ * between two barriers, nodes with the same operation, attributes and operands become the first of
+ * them. Forward and backward never merge, or what remat computes again would be kept instead;
+ * repeats and barriers never merge. Both are deterministic and leave a graph that verifies.
+ * Not here: algebra, constant folding.
  */
 #include "ir/attrs.h"
 
@@ -15,7 +15,7 @@ static ts_status memory_out(const ts_graph *g, ts_error *err)
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out in a pass over graph %s", g->name);
 }
 
-/* ---- dead code: marking ------------------------------------------------------------------------- */
+/* ---- dead code: marking ---------------------------------------------------------------------- */
 
 /* live, by value id. Marking only ever adds, so it is repeated until nothing changes where carries
  * make a cycle. */
@@ -36,14 +36,16 @@ static void mark_repeat(const ts_node *n, uint8_t *live)
     while (changed) {
         changed = false;
         for (int i = 0; i < body->n_result; i++)
-            if (live[n->out[i]->id] || (i < n_carry && live[body->arg[i]->id])) mark_one(body->result[i], live);
+            if (live[n->out[i]->id] || (i < n_carry && live[body->arg[i]->id]))
+                mark_one(body->result[i], live);
         mark_region(body, live);
         /* A carry whose argument is read must be computed, whoever reads its final value. */
         for (int64_t i = 0; i < n_carry; i++)
             if (live[body->arg[i]->id] && mark_one(body->result[i], live)) changed = true;
     }
     for (int i = 0; i < n->n_in; i++)
-        if (live[body->arg[i]->id] || (i < n_carry && live[n->out[i]->id])) mark_one(n->in[i], live);
+        if (live[body->arg[i]->id] || (i < n_carry && live[n->out[i]->id]))
+            mark_one(n->in[i], live);
 }
 
 static bool any_live(const ts_node *n, const uint8_t *live)
@@ -64,7 +66,7 @@ static void mark_region(const ts_region *r, uint8_t *live)
     }
 }
 
-/* ---- dead code: sweeping ------------------------------------------------------------------------ */
+/* ---- dead code: sweeping --------------------------------------------------------------------- */
 
 /* Keeps v[i] where keep[i]; renumbers their index where they are arguments or results. */
 static int keep_values(ts_value **v, int n, const bool *keep, bool renumber)
@@ -90,7 +92,8 @@ static void sweep_repeat(ts_node *n, const uint8_t *live, bool *keep_in, bool *k
 {
     ts_region *body = n->body;
     ts_attr *a = &n->attr;
-    int64_t n_carry = a->repeat.n_carry, xs_end = n_carry + a->repeat.n_xs, stack_end = n_carry + a->repeat.n_stack;
+    int64_t n_carry = a->repeat.n_carry, xs_end = n_carry + a->repeat.n_xs,
+            stack_end = n_carry + a->repeat.n_stack;
     for (int i = 0; i < n->n_in; i++)
         keep_in[i] = live[body->arg[i]->id] || (i < n_carry && live[n->out[i]->id]);
     for (int i = 0; i < n->n_out; i++) keep_out[i] = i < n_carry ? keep_in[i] : live[n->out[i]->id];
@@ -141,11 +144,11 @@ ts_status ts_graph_dce(ts_graph *g, ts_error *err)
     return status;
 }
 
-/* ---- common subexpressions ----------------------------------------------------------------------- */
+/* ---- common subexpressions ------------------------------------------------------------------- */
 
 typedef struct merger {
-    ts_value **same;                     /* by value id: what stands for it, or NULL for itself */
-    ts_node **slot;                      /* open addressing, [capacity], a power of two */
+    ts_value **same; /* by value id: what stands for it, or NULL for itself */
+    ts_node **slot;  /* open addressing, [capacity], a power of two */
     uint64_t *hash;
     size_t capacity, used;
 } merger;

@@ -26,23 +26,20 @@
 
 typedef struct printer {
     ts_string *out;
-    uint32_t *number;                    /* by value id, plus one; 0: not in the text */
+    uint32_t *number; /* by value id, plus one; 0: not in the text */
     uint32_t next, ids;
 } printer;
 
-/* ---- words, strings, numbers --------------------------------------------------------------------- */
+/* ---- words, strings, numbers ----------------------------------------------------------------- */
 
 static void put_quoted(ts_string *out, const char *s)
 {
     ts_string_add(out, "\"");
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            ts_string_printf(out, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
-            ts_string_printf(out, "\\x%02x", c);
-        else
-            ts_string_add_bytes(out, s, 1);
+        if (c == '"' || c == '\\') ts_string_printf(out, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f) ts_string_printf(out, "\\x%02x", c);
+        else ts_string_add_bytes(out, s, 1);
     }
     ts_string_add(out, "\"");
 }
@@ -105,8 +102,12 @@ static void put_field(ts_string *out, const ts_field *f, const ts_attr *attr)
     case TS_FIELD_REAL: put_real(out, *(const double *)at); break;
     case TS_FIELD_BOOL: ts_string_add(out, *(const bool *)at ? "true" : "false"); break;
     case TS_FIELD_DIMS: put_ints(out, ((const ts_dims *)at)->v, ((const ts_dims *)at)->n); break;
-    case TS_FIELD_SHAPE: put_dims(out, ((const ts_shape *)at)->dim, ((const ts_shape *)at)->rank); break;
-    case TS_FIELD_TEXT: put_quoted(out, *(const char *const *)at ? *(const char *const *)at : ""); break;
+    case TS_FIELD_SHAPE:
+        put_dims(out, ((const ts_shape *)at)->dim, ((const ts_shape *)at)->rank);
+        break;
+    case TS_FIELD_TEXT:
+        put_quoted(out, *(const char *const *)at ? *(const char *const *)at : "");
+        break;
     case TS_FIELD_WORD: {
         int n, value = *(const int *)at;
         const char *const *words = ts__field_words(f, &n);
@@ -116,7 +117,7 @@ static void put_field(ts_string *out, const ts_field *f, const ts_attr *attr)
     }
 }
 
-/* ---- values and nodes ------------------------------------------------------------------------------ */
+/* ---- values and nodes ------------------------------------------------------------------------ */
 
 /* Numbers are given before anything is written: a primal may stand later in the text. */
 static void number_value(printer *p, const ts_value *v)
@@ -137,7 +138,7 @@ static void put_value(printer *p, const ts_value *v)
 {
     uint32_t number = v->id < p->ids ? p->number[v->id] : 0;
     if (number) ts_string_printf(p->out, "%%%" PRIu32, number - 1);
-    else ts_string_add(p->out, "%?");    /* a broken graph prints, and does not parse */
+    else ts_string_add(p->out, "%?"); /* a broken graph prints, and does not parse */
 }
 
 static void put_values(printer *p, ts_value *const *v, int n)
@@ -215,7 +216,7 @@ static void put_region(printer *p, const ts_region *r, int depth)
     for (const ts_node *n = r->first; n; n = n->next) put_node(p, n, depth);
 }
 
-/* ---- the graph ---------------------------------------------------------------------------------------- */
+/* ---- the graph ------------------------------------------------------------------------------- */
 
 static void put_inputs(printer *p, const ts_graph *g)
 {
@@ -264,7 +265,9 @@ static void put_params(printer *p, const ts_graph *g)
 
 void ts_graph_print(const ts_graph *g, ts_string *out)
 {
-    printer p = {.out = out, .ids = g->next_id, .number = ts_alloc_zero((size_t)g->next_id * sizeof *p.number + 1)};
+    printer p = {.out = out,
+                 .ids = g->next_id,
+                 .number = ts_alloc_zero((size_t)g->next_id * sizeof *p.number + 1)};
     if (!p.number) {
         out->failed = true;
         return;

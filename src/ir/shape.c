@@ -11,14 +11,17 @@
 
 #include "ir/shape.h"
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 enum {
-    F32 = 1 << TS_F32, U32 = 1 << TS_U32, I32 = 1 << TS_I32, FLOATS = F32 | 1 << TS_BF16, INTS = I32 | U32,
-    NUMBERS = FLOATS | INTS, BITS = INTS | 1 << TS_PRED, ANY = NUMBERS | 1 << TS_PRED
+    F32 = 1 << TS_F32, U32 = 1 << TS_U32, I32 = 1 << TS_I32, FLOATS = F32 | 1 << TS_BF16, INTS
+    = I32 | U32, NUMBERS = FLOATS | INTS, BITS = INTS | 1 << TS_PRED, ANY = NUMBERS | 1 <<
+    TS_PRED
 };
 
-/* Dtypes of the first operand (select: x, the second; sources: the result). A missing name fails the build. */
+/* clang-format off */
+/* Dtypes of the first operand (select: x, the second; sources: the result). A missing name fails
+ * the build. */
 enum {
     claim_constant = ANY, claim_iota = NUMBERS, claim_axis_index = I32, claim_neg = FLOATS |
     I32, claim_abs = FLOATS | I32, claim_exp = FLOATS, claim_log = FLOATS, claim_sqrt = FLOATS,
@@ -38,6 +41,7 @@ enum {
     = FLOATS, claim_attention_grad = FLOATS, claim_gated = FLOATS, claim_gated_grad = FLOATS,
     claim_linear_xent = FLOATS, claim_linear_xent_grad = FLOATS, claim_adamw = F32
 };
+/* clang-format on */
 
 static const struct {
     ts_rule_fn *rule;
@@ -48,37 +52,45 @@ static const struct {
 #undef OP
 };
 
-unsigned ts_op_dtypes(ts_op op)
-{
-    return rules[op].dtypes;
-}
+unsigned ts_op_dtypes(ts_op op) { return rules[op].dtypes; }
 
 static ts_status check_claim(ts_rule *r)
 {
     int i = r->op == TS_OP_select ? 1 : 0;
     unsigned claimed = ts_op_dtypes(r->op);
     char list[64] = "";
+    size_t n = 0;
     if (!r->n_in || claimed >> r->in[i]->type.dtype & 1) return TS_OK;
     for (int t = 0; t < TS_DTYPES; t++)
-        if (claimed >> t & 1) {
-            if (*list) strcat(list, ", ");
-            strcat(list, ts_dtype_name((ts_dtype)t));
-        }
+        if (claimed >> t & 1)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "",
+                                  ts_dtype_name((ts_dtype)t));
     return TS_RULE_ERROR(r, "operand %d is %s; it takes %s", i, TS_TEXT(&r->in[i]->type), list);
 }
 
-ts_status ts__infer(ts_op op, ts_value *const *in, int n_in, const ts_attr *attr, const ts_region *body, ts_type *out,
-                    int max, int *n_out, ts_error *err)
+ts_status ts__infer(ts_op op, ts_value *const *in, int n_in, const ts_attr *attr,
+                    const ts_region *body, ts_type *out, int max, int *n_out, ts_error *err)
 {
     TS_ASSERT((unsigned)op < TS_OPS);
     const ts_op_info *info = &ts_op_infos[op];
-    ts_rule r = {.op = op, .in = in, .n_in = n_in, .attr = attr, .body = body, .err = err, .out = out, .max = max};
+    ts_rule r = {.op = op,
+                 .in = in,
+                 .n_in = n_in,
+                 .attr = attr,
+                 .body = body,
+                 .err = err,
+                 .out = out,
+                 .max = max};
     *n_out = 0;
     if (n_in < info->min_in || (info->max_in >= 0 && n_in > info->max_in))
         return TS_RULE_ERROR(&r, "found %d operands; it takes %d%s", n_in, info->min_in,
-                             info->max_in < 0 ? " or more" : info->max_in > info->min_in ? " or one more" : "");
-    if (!attr && info->attr != TS_ATTR_none) return TS_RULE_ERROR(&r, "%s", "its attributes are missing");
-    if ((body != NULL) != (op == TS_OP_repeat)) return TS_RULE_ERROR(&r, "%s", "only repeat has, and needs, a body");
+                             info->max_in < 0              ? " or more"
+                             : info->max_in > info->min_in ? " or one more"
+                                                           : "");
+    if (!attr && info->attr != TS_ATTR_none)
+        return TS_RULE_ERROR(&r, "%s", "its attributes are missing");
+    if ((body != NULL) != (op == TS_OP_repeat))
+        return TS_RULE_ERROR(&r, "%s", "only repeat has, and needs, a body");
     TS_TRY(check_claim(&r));
     TS_TRY(rules[op].rule(&r));
     for (int i = 0; i < r.n_out; i++) TS_TRY(ts__type_check(&out[i], info->name, err));
@@ -86,12 +98,13 @@ ts_status ts__infer(ts_op op, ts_value *const *in, int n_in, const ts_attr *attr
     return TS_OK;
 }
 
-/* ---- shared checks ------------------------------------------------------------------------------ */
+/* ---- shared checks --------------------------------------------------------------------------- */
 
 ts_status ts__rule_out(ts_rule *r, const ts_type *t)
 {
     if (r->n_out >= r->max)
-        return TS_ERROR(r->err, TS_INTERNAL, "%s: has more than %d results", ts_op_infos[r->op].name, r->max);
+        return TS_ERROR(r->err, TS_INTERNAL, "%s: has more than %d results",
+                        ts_op_infos[r->op].name, r->max);
     r->out[r->n_out++] = *t;
     return TS_OK;
 }
@@ -99,34 +112,37 @@ ts_status ts__rule_out(ts_rule *r, const ts_type *t)
 ts_status ts__rule_dtype(ts_rule *r, int i, const char *what, ts_dtype t)
 {
     if (r->in[i]->type.dtype == t) return TS_OK;
-    return TS_RULE_ERROR(r, "%s is %s; expected %s", what, TS_TEXT(&r->in[i]->type), ts_dtype_name(t));
+    return TS_RULE_ERROR(r, "%s is %s; expected %s", what, TS_TEXT(&r->in[i]->type),
+                         ts_dtype_name(t));
 }
 
 ts_status ts__rule_rank(ts_rule *r, int i, const char *what, int rank)
 {
     if (r->in[i]->type.rank == rank) return TS_OK;
-    return TS_RULE_ERROR(r, "%s is %s; expected %d dimension%s", what, TS_TEXT(&r->in[i]->type), rank,
-                         rank == 1 ? "" : "s");
+    return TS_RULE_ERROR(r, "%s is %s; expected %d dimension%s", what, TS_TEXT(&r->in[i]->type),
+                         rank, rank == 1 ? "" : "s");
 }
 
 ts_status ts__rule_same(ts_rule *r, int i, const char *what_i, int j, const char *what_j)
 {
     if (ts_type_same(&r->in[i]->type, &r->in[j]->type)) return TS_OK;
-    return TS_RULE_ERROR(r, "%s is %s, %s is %s; they must be equal", what_i, TS_TEXT(&r->in[i]->type), what_j,
-                         TS_TEXT(&r->in[j]->type));
+    return TS_RULE_ERROR(r, "%s is %s, %s is %s; they must be equal", what_i,
+                         TS_TEXT(&r->in[i]->type), what_j, TS_TEXT(&r->in[j]->type));
 }
 
-ts_status ts__rule_exactly(ts_rule *r, int i, const char *what, const ts_type *t, const char *meaning)
+ts_status ts__rule_exactly(ts_rule *r, int i, const char *what, const ts_type *t,
+                           const char *meaning)
 {
     if (ts_type_same(&r->in[i]->type, t)) return TS_OK;
-    return TS_RULE_ERROR(r, "%s is %s; expected %s%s%s%s", what, TS_TEXT(&r->in[i]->type), TS_TEXT(t),
-                         *meaning ? " (" : "", meaning, *meaning ? ")" : "");
+    return TS_RULE_ERROR(r, "%s is %s; expected %s%s%s%s", what, TS_TEXT(&r->in[i]->type),
+                         TS_TEXT(t), *meaning ? " (" : "", meaning, *meaning ? ")" : "");
 }
 
 ts_status ts__rule_axis(ts_rule *r, int64_t axis, const ts_type *t)
 {
     if (axis >= 0 && axis < t->rank) return TS_OK;
-    return TS_RULE_ERROR(r, "axis %" PRId64 " is not one of the %d dimensions of %s", axis, t->rank, TS_TEXT(t));
+    return TS_RULE_ERROR(r, "axis %" PRId64 " is not one of the %d dimensions of %s", axis, t->rank,
+                         TS_TEXT(t));
 }
 
 /* A shape attribute as a type, refused early when its rank could not be stored. */
@@ -144,15 +160,18 @@ static void take_names(ts_type *t, const ts_type *other)
 }
 
 /* Each of the list's axes is a dimension of t and occurs once; *mask gets their bits. */
-static ts_status axis_list(ts_rule *r, const char *what, const ts_dims *list, const ts_type *t, unsigned *mask)
+static ts_status axis_list(ts_rule *r, const char *what, const ts_dims *list, const ts_type *t,
+                           unsigned *mask)
 {
     if (list->n < 0 || list->n > TS_MAX_RANK)
         return TS_RULE_ERROR(r, "%s lists %d axes; expected 0 to %d", what, list->n, TS_MAX_RANK);
     for (int i = 0; i < list->n; i++) {
         int64_t a = list->v[i];
         if (a < 0 || a >= t->rank)
-            return TS_RULE_ERROR(r, "%s names axis %" PRId64 ", which %s does not have", what, a, TS_TEXT(t));
-        if (*mask >> a & 1) return TS_RULE_ERROR(r, "%s names axis %" PRId64 " of %s twice", what, a, TS_TEXT(t));
+            return TS_RULE_ERROR(r, "%s names axis %" PRId64 ", which %s does not have", what, a,
+                                 TS_TEXT(t));
+        if (*mask >> a & 1)
+            return TS_RULE_ERROR(r, "%s names axis %" PRId64 " of %s twice", what, a, TS_TEXT(t));
         *mask |= 1u << a;
     }
     return TS_OK;
@@ -160,13 +179,11 @@ static ts_status axis_list(ts_rule *r, const char *what, const ts_dims *list, co
 
 static void append_dim(ts_type *t, ts_dim d)
 {
-    if (t->rank >= 0 && t->rank < TS_MAX_RANK)
-        t->dim[t->rank++] = d;
-    else
-        t->rank = -1;                    /* ts__type_check refuses it */
+    if (t->rank >= 0 && t->rank < TS_MAX_RANK) t->dim[t->rank++] = d;
+    else t->rank = -1; /* ts__type_check refuses it */
 }
 
-/* ---- sources and elementwise ------------------------------------------------------------------- */
+/* ---- sources and elementwise ----------------------------------------------------------------- */
 
 ts_status ts__rule_constant(ts_rule *r)
 {
@@ -185,10 +202,7 @@ ts_status ts__rule_iota(ts_rule *r)
     return ts__rule_out(r, &t);
 }
 
-ts_status ts__rule_as_operand(ts_rule *r)
-{
-    return ts__rule_out(r, &r->in[0]->type);
-}
+ts_status ts__rule_as_operand(ts_rule *r) { return ts__rule_out(r, &r->in[0]->type); }
 
 ts_status ts__rule_alike(ts_rule *r)
 {
@@ -234,13 +248,13 @@ ts_status ts__rule_select(ts_rule *r)
     take_names(&t, &r->in[2]->type);
     shape.dtype = TS_PRED;
     if (pred->rank && !ts_type_same(pred, &shape))
-        return TS_RULE_ERROR(r, "pred is %s, x is %s; pred must be a scalar or have x's shape", TS_TEXT(pred),
-                             TS_TEXT(&t));
+        return TS_RULE_ERROR(r, "pred is %s, x is %s; pred must be a scalar or have x's shape",
+                             TS_TEXT(pred), TS_TEXT(&t));
     if (pred->rank) take_names(&t, pred);
     return ts__rule_out(r, &t);
 }
 
-/* ---- shape -------------------------------------------------------------------------------------- */
+/* ---- shape ----------------------------------------------------------------------------------- */
 
 ts_status ts__rule_reshape(ts_rule *r)
 {
@@ -248,7 +262,9 @@ ts_status ts__rule_reshape(ts_rule *r)
     ts_type t;
     TS_TRY(shape_type(r, x->dtype, &r->attr->shape.shape, &t));
     if (ts_type_elements(&t) != ts_type_elements(x))
-        return TS_RULE_ERROR(r, "x is %s with %" PRId64 " elements, the result %s with %" PRId64 "; they must be equal",
+        return TS_RULE_ERROR(r,
+                             "x is %s with %" PRId64 " elements, the result %s with %" PRId64
+                             "; they must be equal",
                              TS_TEXT(x), ts_type_elements(x), TS_TEXT(&t), ts_type_elements(&t));
     return ts__rule_out(r, &t);
 }
@@ -261,8 +277,8 @@ ts_status ts__rule_transpose(ts_rule *r)
     unsigned seen = 0;
     TS_TRY(axis_list(r, "perm", perm, x, &seen));
     if (perm->n != x->rank)
-        return TS_RULE_ERROR(r, "perm lists %d axes, x is %s; it must list each of the %d once", perm->n, TS_TEXT(x),
-                             x->rank);
+        return TS_RULE_ERROR(r, "perm lists %d axes, x is %s; it must list each of the %d once",
+                             perm->n, TS_TEXT(x), x->rank);
     for (int i = 0; i < perm->n; i++) append_dim(&t, x->dim[perm->v[i]]);
     return ts__rule_out(r, &t);
 }
@@ -276,12 +292,15 @@ ts_status ts__rule_broadcast(ts_rule *r)
     TS_TRY(shape_type(r, x->dtype, &r->attr->broadcast.shape, &t));
     TS_TRY(axis_list(r, "map", map, &t, &seen));
     if (map->n != x->rank)
-        return TS_RULE_ERROR(r, "map lists %d axes, x is %s; it must place each of the %d", map->n, TS_TEXT(x), x->rank);
+        return TS_RULE_ERROR(r, "map lists %d axes, x is %s; it must place each of the %d", map->n,
+                             TS_TEXT(x), x->rank);
     for (int i = 0; i < map->n; i++) {
         ts_dim *d = &t.dim[map->v[i]];
         if (d->size != x->dim[i].size)
-            return TS_RULE_ERROR(r, "dimension %d of x has %" PRId64 ", dimension %" PRId64 " of the result %" PRId64
-                                 "; they must be equal", i, x->dim[i].size, map->v[i], d->size);
+            return TS_RULE_ERROR(r,
+                                 "dimension %d of x has %" PRId64 ", dimension %" PRId64
+                                 " of the result %" PRId64 "; they must be equal",
+                                 i, x->dim[i].size, map->v[i], d->size);
         if (!d->name) d->name = x->dim[i].name;
     }
     return ts__rule_out(r, &t);
@@ -293,8 +312,11 @@ ts_status ts__rule_slice(ts_rule *r)
     int64_t axis = r->attr->slice.axis, start = r->attr->slice.start, limit = r->attr->slice.limit;
     TS_TRY(ts__rule_axis(r, axis, &t));
     if (start < 0 || limit < start || limit > t.dim[axis].size)
-        return TS_RULE_ERROR(r, "[%" PRId64 ", %" PRId64 ") of dimension %" PRId64 " of %s; expected 0 ≤ start ≤ limit ≤ "
-                             "%" PRId64, start, limit, axis, TS_TEXT(&t), t.dim[axis].size);
+        return TS_RULE_ERROR(r,
+                             "[%" PRId64 ", %" PRId64 ") of dimension %" PRId64
+                             " of %s; expected 0 ≤ start ≤ limit ≤ "
+                             "%" PRId64,
+                             start, limit, axis, TS_TEXT(&t), t.dim[axis].size);
     t.dim[axis].size = limit - start;
     return ts__rule_out(r, &t);
 }
@@ -309,7 +331,9 @@ ts_status ts__rule_concat(ts_rule *r)
         int64_t size = x.rank == t.rank ? x.dim[axis].size : 0, total = t.dim[axis].size;
         if (x.rank == t.rank) x.dim[axis].size = total;
         if (!ts_type_same(&x, &t))
-            return TS_RULE_ERROR(r, "operand 0 is %s, operand %d is %s; only dimension %" PRId64 " may differ",
+            return TS_RULE_ERROR(r,
+                                 "operand 0 is %s, operand %d is %s; only dimension %" PRId64
+                                 " may differ",
                                  TS_TEXT(&r->in[0]->type), i, TS_TEXT(&r->in[i]->type), axis);
         take_names(&t, &x);
         if (ts_add_i64(total, size, &t.dim[axis].size))
@@ -324,7 +348,10 @@ ts_status ts__rule_pad(ts_rule *r)
     int64_t axis = r->attr->pad.axis, low = r->attr->pad.low, high = r->attr->pad.high, size;
     TS_TRY(ts__rule_axis(r, axis, &t));
     if (low < 0 || high < 0)
-        return TS_RULE_ERROR(r, "%" PRId64 " low and %" PRId64 " high elements; neither may be negative", low, high);
+        return TS_RULE_ERROR(r,
+                             "%" PRId64 " low and %" PRId64
+                             " high elements; neither may be negative",
+                             low, high);
     if (ts_add_i64(t.dim[axis].size, low, &size) || ts_add_i64(size, high, &size))
         return TS_RULE_ERROR(r, "the size of dimension %" PRId64 " overflows", axis);
     t.dim[axis].size = size;
@@ -344,8 +371,10 @@ ts_status ts__rule_dynamic_slice(ts_rule *r)
     TS_TRY(ts__rule_axis(r, axis, &t));
     TS_TRY(check_start(r, 1));
     if (size < 0 || size > t.dim[axis].size)
-        return TS_RULE_ERROR(r, "size %" PRId64 " of dimension %" PRId64 " of %s; expected 0 to %" PRId64, size, axis,
-                             TS_TEXT(&t), t.dim[axis].size);
+        return TS_RULE_ERROR(r,
+                             "size %" PRId64 " of dimension %" PRId64
+                             " of %s; expected 0 to %" PRId64,
+                             size, axis, TS_TEXT(&t), t.dim[axis].size);
     t.dim[axis].size = size;
     return ts__rule_out(r, &t);
 }
@@ -359,12 +388,14 @@ ts_status ts__rule_dynamic_update(ts_rule *r)
     TS_TRY(check_start(r, 2));
     if (update->rank == t.rank) t.dim[axis].size = update->dim[axis].size;
     if (!ts_type_same(update, &t) || t.dim[axis].size > x->dim[axis].size)
-        return TS_RULE_ERROR(r, "x is %s, update is %s; it must fit in x and differ only in dimension %" PRId64, TS_TEXT(x),
-                             TS_TEXT(update), axis);
+        return TS_RULE_ERROR(r,
+                             "x is %s, update is %s; it must fit in x and differ only in dimension "
+                             "%" PRId64,
+                             TS_TEXT(x), TS_TEXT(update), axis);
     return ts__rule_out(r, x);
 }
 
-/* ---- reductions and products --------------------------------------------------------------------- */
+/* ---- reductions and products ----------------------------------------------------------------- */
 
 ts_status ts__rule_reduce(ts_rule *r)
 {
@@ -384,7 +415,8 @@ ts_status ts__rule_argmax(ts_rule *r)
     ts_type t = {.dtype = TS_I32};
     TS_TRY(ts__rule_axis(r, axis, x));
     if (x->dim[axis].size == 0)
-        return TS_RULE_ERROR(r, "dimension %" PRId64 " of %s is empty; it has no largest element", axis, TS_TEXT(x));
+        return TS_RULE_ERROR(r, "dimension %" PRId64 " of %s is empty; it has no largest element",
+                             axis, TS_TEXT(x));
     for (int i = 0; i < x->rank; i++)
         if (i != axis) append_dim(&t, x->dim[i]);
     return ts__rule_out(r, &t);
@@ -396,8 +428,10 @@ ts_status ts__rule_top_k(ts_rule *r)
     int64_t k = r->attr->top_k.k;
     TS_TRY(ts__rule_axis(r, t.rank - 1, &t));
     if (k < 1 || k > t.dim[t.rank - 1].size)
-        return TS_RULE_ERROR(r, "k is %" PRId64 ", the last dimension of x has %" PRId64 "; expected 1 to that", k,
-                             t.dim[t.rank - 1].size);
+        return TS_RULE_ERROR(r,
+                             "k is %" PRId64 ", the last dimension of x has %" PRId64
+                             "; expected 1 to that",
+                             k, t.dim[t.rank - 1].size);
     t.dim[t.rank - 1] = (ts_dim){NULL, k};
     TS_TRY(ts__rule_out(r, &t));
     t.dtype = TS_I32;
@@ -408,11 +442,14 @@ static ts_status dot_pairs(ts_rule *r, const char *what, const ts_dims *a, const
 {
     const ts_type *x = &r->in[0]->type, *y = &r->in[1]->type;
     if (a->n != b->n)
-        return TS_RULE_ERROR(r, "%d %s dimensions of x, %d of y; they must be equally many", a->n, what, b->n);
+        return TS_RULE_ERROR(r, "%d %s dimensions of x, %d of y; they must be equally many", a->n,
+                             what, b->n);
     for (int i = 0; i < a->n; i++)
         if (x->dim[a->v[i]].size != y->dim[b->v[i]].size)
-            return TS_RULE_ERROR(r, "%s dimension %" PRId64 " of x has %" PRId64 ", dimension %" PRId64 " of y has %" PRId64
-                                 "; they must be equal", what, a->v[i], x->dim[a->v[i]].size, b->v[i],
+            return TS_RULE_ERROR(r,
+                                 "%s dimension %" PRId64 " of x has %" PRId64 ", dimension %" PRId64
+                                 " of y has %" PRId64 "; they must be equal",
+                                 what, a->v[i], x->dim[a->v[i]].size, b->v[i],
                                  y->dim[b->v[i]].size);
     return TS_OK;
 }
@@ -430,9 +467,11 @@ ts_status ts__rule_dot(ts_rule *r)
     TS_TRY(dot_pairs(r, "batch", xb, yb));
     TS_TRY(dot_pairs(r, "contracted", &r->attr->dot.x_contract, &r->attr->dot.y_contract));
     if (x->dtype != y->dtype)
-        return TS_RULE_ERROR(r, "x is %s, y is %s; they must have one dtype", TS_TEXT(x), TS_TEXT(y));
+        return TS_RULE_ERROR(r, "x is %s, y is %s; they must have one dtype", TS_TEXT(x),
+                             TS_TEXT(y));
     if (t.dtype != TS_F32 && t.dtype != TS_BF16)
-        return TS_RULE_ERROR(r, "the result's dtype is %s; expected f32 or bf16", ts_dtype_name(t.dtype));
+        return TS_RULE_ERROR(r, "the result's dtype is %s; expected f32 or bf16",
+                             ts_dtype_name(t.dtype));
     for (int i = 0; i < xb->n; i++) {
         ts_dim d = x->dim[xb->v[i]];
         if (!d.name) d.name = y->dim[yb->v[i]].name;
@@ -449,14 +488,17 @@ ts_status ts__rule_dot(ts_rule *r)
 static ts_status check_row(ts_rule *r, int64_t row, int64_t rows)
 {
     if (row >= -1 && row < rows) return TS_OK;
-    return TS_RULE_ERROR(r, "no_grad_row is %" PRId64 "; expected -1 or one of the %" PRId64 " rows", row, rows);
+    return TS_RULE_ERROR(r,
+                         "no_grad_row is %" PRId64 "; expected -1 or one of the %" PRId64 " rows",
+                         row, rows);
 }
 
 ts_status ts__rule_take(ts_rule *r)
 {
     const ts_type *table = &r->in[0]->type, *ids = &r->in[1]->type;
     ts_type t = {.dtype = table->dtype};
-    if (table->rank < 1) return TS_RULE_ERROR(r, "the table is %s; expected a dimension of rows", TS_TEXT(table));
+    if (table->rank < 1)
+        return TS_RULE_ERROR(r, "the table is %s; expected a dimension of rows", TS_TEXT(table));
     TS_TRY(ts__rule_dtype(r, 1, "ids", TS_I32));
     TS_TRY(check_row(r, r->attr->take.no_grad_row, table->dim[0].size));
     for (int i = 0; i < ids->rank; i++) append_dim(&t, ids->dim[i]);
@@ -477,8 +519,10 @@ ts_status ts__rule_scatter_add(ts_rule *r)
     head.dtype = TS_I32;
     if (head.rank > ids->rank) head.rank = ids->rank;
     if (!ts_type_same(&head, ids))
-        return TS_RULE_ERROR(r, "ids is %s, updates is %s; updates must start with the dimensions of ids", TS_TEXT(ids),
-                             TS_TEXT(updates));
+        return TS_RULE_ERROR(r,
+                             "ids is %s, updates is %s; updates must start with the dimensions of "
+                             "ids",
+                             TS_TEXT(ids), TS_TEXT(updates));
     append_dim(&t, rows->dim[0]);
     for (int i = ids->rank; i < updates->rank; i++) append_dim(&t, updates->dim[i]);
     return ts__rule_out(r, &t);

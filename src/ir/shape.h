@@ -58,17 +58,21 @@ typedef ts_status ts_rule_fn(ts_rule *r);
     TS_ERROR((r)->err, TS_INVALID_ARGUMENT, "%s: " fmt, ts_op_infos[(r)->op].name, __VA_ARGS__)
 
 /* Room for one type in text, for messages. */
-typedef struct ts_type_buf { char s[400]; } ts_type_buf;
+typedef struct ts_type_buf {
+    char s[400];
+} ts_type_buf;
 #define TS_TEXT(t) ts_type_text((t), (ts_type_buf){{0}}.s, sizeof(ts_type_buf))
 
 /* Sets result i, whose names are those of t; fails when there is no room. */
 ts_status ts__rule_out(ts_rule *r, const ts_type *t);
-/* Operand i must have dtype t, rank, or the type of operand j. `what` names the operand in messages. */
+/* Operand i must have dtype t, rank, or the type of operand j. `what` names the operand in
+ * messages. */
 ts_status ts__rule_dtype(ts_rule *r, int i, const char *what, ts_dtype t);
 ts_status ts__rule_rank(ts_rule *r, int i, const char *what, int rank);
 ts_status ts__rule_same(ts_rule *r, int i, const char *what_i, int j, const char *what_j);
 /* Operand i must be exactly dtype[sizes…]; meaning explains where the expectation comes from. */
-ts_status ts__rule_exactly(ts_rule *r, int i, const char *what, const ts_type *t, const char *meaning);
+ts_status ts__rule_exactly(ts_rule *r, int i, const char *what, const ts_type *t,
+                           const char *meaning);
 ts_status ts__rule_axis(ts_rule *r, int64_t axis, const ts_type *t);
 
 #endif

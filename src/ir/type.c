@@ -1,9 +1,9 @@
 /* ir/type.c – dtypes and types: sizes, equality, text, and the limits every type obeys.
  *
- * A type that passed ts__type_check has rank ≤ TS_MAX_RANK, sizes ≥ 0 and at most 2^48 elements even
- * where an empty dimension makes the product zero, so that no later product of sizes overflows.
- * ts_type_make marks an impossible rank as −1, which ts__type_check refuses.
- * Not here: what an operation makes of its operands' types (shape.c).
+ * A type that passed ts__type_check has rank ≤ TS_MAX_RANK, sizes ≥ 0 and at most 2^48 elements
+ * even where an empty dimension makes the product zero, so that no later product of sizes
+ * overflows. ts_type_make marks an impossible rank as −1, which ts__type_check refuses. Not here:
+ * what an operation makes of its operands' types (shape.c).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,18 +14,13 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[TS_DTYPES] = {
-    [TS_F32] = {"f32", 4}, [TS_BF16] = {"bf16", 2}, [TS_I32] = {"i32", 4}, [TS_U32] = {"u32", 4}, [TS_PRED] = {"pred", 1},
+    [TS_F32] = {"f32", 4}, [TS_BF16] = {"bf16", 2}, [TS_I32] = {"i32", 4},
+    [TS_U32] = {"u32", 4}, [TS_PRED] = {"pred", 1},
 };
 
-size_t ts_dtype_bytes(ts_dtype t)
-{
-    return (unsigned)t < TS_DTYPES ? dtypes[t].bytes : 0;
-}
+size_t ts_dtype_bytes(ts_dtype t) { return (unsigned)t < TS_DTYPES ? dtypes[t].bytes : 0; }
 
-const char *ts_dtype_name(ts_dtype t)
-{
-    return (unsigned)t < TS_DTYPES ? dtypes[t].name : "?";
-}
+const char *ts_dtype_name(ts_dtype t) { return (unsigned)t < TS_DTYPES ? dtypes[t].name : "?"; }
 
 int64_t ts_type_elements(const ts_type *t)
 {
@@ -66,11 +61,11 @@ char *ts_type_text(const ts_type *t, char *buf, size_t n)
     int k = snprintf(buf, n, "%s[", ts_dtype_name(t->dtype));
     for (int i = 0; k >= 0 && i <= t->rank; i++) {
         at = at + (size_t)k < n ? at + (size_t)k : n - 1;
-        if (i == t->rank)
-            k = snprintf(buf + at, n - at, "]");
+        if (i == t->rank) k = snprintf(buf + at, n - at, "]");
         else
-            k = snprintf(buf + at, n - at, "%s%.48s%s%" PRId64, i ? "," : "", t->dim[i].name ? t->dim[i].name : "",
-                         t->dim[i].name ? ":" : "", t->dim[i].size);
+            k = snprintf(buf + at, n - at, "%s%.48s%s%" PRId64, i ? "," : "",
+                         t->dim[i].name ? t->dim[i].name : "", t->dim[i].name ? ":" : "",
+                         t->dim[i].size);
     }
     return buf;
 }
@@ -80,9 +75,11 @@ ts_status ts__type_check(const ts_type *t, const char *what, ts_error *err)
     char text[400];
     int64_t n = 1;
     if ((unsigned)t->dtype >= TS_DTYPES)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: dtype %d does not exist", what, (int)t->dtype);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: dtype %d does not exist", what,
+                        (int)t->dtype);
     if (t->rank < 0 || t->rank > TS_MAX_RANK)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: the rank must be 0 to %d", what, TS_MAX_RANK);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: the rank must be 0 to %d", what,
+                        TS_MAX_RANK);
     for (int i = 0; i < t->rank; i++) {
         int64_t size = t->dim[i].size;
         if (size < 0)

@@ -1,5 +1,5 @@
-/* fuzz_graph.c – any bytes as a graph's text. What parses has verified; it must print, parse again to
- * the same text, and survive every pass, each of which leaves a graph that verifies. */
+/* fuzz_graph.c – any bytes as a graph's text. What parses has verified; it must print, parse again
+ * to the same text, and survive every pass, each of which leaves a graph that verifies. */
 #include <stdint.h>
 #include <string.h>
 

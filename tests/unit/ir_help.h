@@ -19,10 +19,10 @@ static inline void check_ok(ts_status status, const ts_error *err, int line)
 {
     if (status != TS_OK) fail_msg("line %d: %s: %s", line, ts_status_name(status), err->msg);
 }
-#define OK(call)                            \
-    do {                                    \
-        ts_error err = {0};                 \
-        check_ok((call), &err, __LINE__);   \
+#define OK(call) \
+    do { \
+        ts_error err = {0}; \
+        check_ok((call), &err, __LINE__); \
     } while (0)
 
 static inline ts_graph *finish(ts_builder *b)
@@ -84,20 +84,25 @@ static inline ts_graph *round_trip(const ts_graph *g, int line)
 }
 
 /* A graph with every composite, forward and backward, in dtype; a repeat around some of them. */
-static inline ts_graph *every_composite(ts_dtype dtype, int64_t chunk, double softcap, bool segments)
+static inline ts_graph *every_composite(ts_dtype dtype, int64_t chunk, double softcap,
+                                        bool segments)
 {
     ts_builder *b = ts_builder_new("composites");
-    ts_dim B = {"batch", 2}, S = {"sequence", 5}, K = {"kv_heads", 2}, G = {"heads", 3}, D = {NULL, 4}, E = {"embed", 8};
+    ts_dim B = {"batch", 2}, S = {"sequence", 5}, K = {"kv_heads", 2}, G = {"heads", 3},
+           D = {NULL, 4}, E = {"embed", 8};
     ts_value *key = ts_input(b, "key", TS_U32, TS_DIMS({NULL, 2}));
-    ts_value *x = ts_input(b, "x", dtype, TS_DIMS(B, S, E)), *w = ts_input(b, "w", TS_F32, TS_DIMS(E));
+    ts_value *x = ts_input(b, "x", dtype, TS_DIMS(B, S, E)),
+             *w = ts_input(b, "w", TS_F32, TS_DIMS(E));
     ts_value *cos = ts_input(b, "cos", TS_F32, TS_DIMS(S, {NULL, 2}));
     ts_value *sin = ts_input(b, "sin", TS_F32, TS_DIMS(S, {NULL, 2}));
-    ts_value *q = ts_input(b, "q", dtype, TS_DIMS(B, S, K, G, D)), *k = ts_input(b, "k", dtype, TS_DIMS(B, S, K, D));
+    ts_value *q = ts_input(b, "q", dtype, TS_DIMS(B, S, K, G, D)),
+             *k = ts_input(b, "k", dtype, TS_DIMS(B, S, K, D));
     ts_value *seg = ts_input(b, "segments", TS_I32, TS_DIMS(B, S));
     ts_value *table = ts_input(b, "table", dtype, TS_DIMS({"vocab", 11}, E));
     ts_value *labels = ts_input(b, "labels", TS_I32, TS_DIMS({NULL, 10}));
     ts_value *row = ts_input(b, "row", TS_F32, TS_DIMS({NULL, 10}));
-    ts_value *lr = ts_input(b, "lr", TS_F32, TS_SCALAR), *step = ts_input(b, "step", TS_I32, TS_SCALAR);
+    ts_value *lr = ts_input(b, "lr", TS_F32, TS_SCALAR),
+             *step = ts_input(b, "step", TS_I32, TS_SCALAR);
     ts_value *ok = ts_input(b, "ok", TS_PRED, TS_SCALAR), *arg, *lse, *xent_lse;
     ts_output(b, "bits", ts_random_bits(b, key, TS_DIMS({NULL, 3}, {NULL, 7})), NULL);
 
@@ -107,7 +112,8 @@ static inline ts_graph *every_composite(ts_dtype dtype, int64_t chunk, double so
     ts_repeat_end(b, r, &h, NULL, NULL, 0, &final);
     ts_output(b, "final", final, NULL);
     ts_value *norm_in[3] = {x, w, final};
-    ts_attr norm = {.rms_norm = {1e-5}}, act = {.gated = {TS_SILU}}, gelu = {.gated = {TS_GELU_TANH}};
+    ts_attr norm = {.rms_norm = {1e-5}}, act = {.gated = {TS_SILU}},
+            gelu = {.gated = {TS_GELU_TANH}};
     ts_node *g0 = ts__op_n(b, TS_OP_rms_norm_grad, norm_in, 3, &norm);
     ts_value *gated_in[3] = {x, final, g0->out[0]};
     ts_node *g1 = ts__op_n(b, TS_OP_gated_grad, gated_in, 3, &act);

@@ -1,5 +1,5 @@
-/* test_ir_lower.c – what lowering leaves behind: only primitives, the same results' types, and nodes that know
- * where they come from. That the numbers are the same is tests/op/test_lower.c. */
+/* test_ir_lower.c – what lowering leaves behind: only primitives, the same results' types, and
+ * nodes that know where they come from. That the numbers are the same is tests/op/test_lower.c. */
 #include "unit/ir_help.h"
 
 static int composites(const ts_region *r)
@@ -14,7 +14,8 @@ static void test_every_composite(void **state)
 {
     (void)state;
     for (int i = 0; i < 16; i++) {
-        ts_graph *g = every_composite(i & 1 ? TS_BF16 : TS_F32, i & 2 ? 5 : 0, i & 4 ? 30 : 0, i & 8);
+        ts_graph *g =
+            every_composite(i & 1 ? TS_BF16 : TS_F32, i & 2 ? 5 : 0, i & 4 ? 30 : 0, i & 8);
         ts_type before[32];
         int n = g->top->n_result, repeats = count_op(g->top, TS_OP_repeat);
         assert_in_range(n, 1, 32);
@@ -88,8 +89,10 @@ static void test_origin(void **state)
 static void test_chunks(void **state)
 {
     (void)state;
-    static const struct { int64_t tokens, chunk, widest; } cases[] = {
-        {12, 4, 4}, {12, 1, 1}, {12, 12, 12}, {12, 5, 12}, {12, 0, 12}, {12, 100, 12}, {0, 4, 0}};
+    static const struct {
+        int64_t tokens, chunk, widest;
+    } cases[] = {{12, 4, 4},  {12, 1, 1},    {12, 12, 12}, {12, 5, 12},
+                 {12, 0, 12}, {12, 100, 12}, {0, 4, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ts_builder *b = ts_builder_new("chunks");
         ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS({NULL, cases[i].tokens}, {NULL, 3}));
@@ -111,7 +114,8 @@ static void test_limits(void **state)
     ts_error err = {0};
     ts_builder *b = ts_builder_new("bits");
     ts_value *key = ts_input(b, "key", TS_U32, TS_DIMS({NULL, 2}));
-    ts_output(b, "bits", ts_random_bits(b, key, TS_DIMS({NULL, 3}, {NULL, (int64_t)1 << 31})), NULL);
+    ts_output(b, "bits", ts_random_bits(b, key, TS_DIMS({NULL, 3}, {NULL, (int64_t)1 << 31})),
+              NULL);
     ts_graph *g = finish(b);
     assert_int_equal(ts_graph_lower(g, NULL, &err), TS_UNIMPLEMENTED);
     assert_non_null(strstr(err.msg, "lowering random_bits: "));
@@ -138,8 +142,9 @@ static void test_memory_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_composite), cmocka_unit_test(test_keep), cmocka_unit_test(test_origin),
-        cmocka_unit_test(test_chunks), cmocka_unit_test(test_limits), cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_every_composite), cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_origin),          cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_limits),          cmocka_unit_test(test_memory_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_ir_passes.c – what dead code and common-subexpression elimination remove, and what they must not. */
+/* test_ir_passes.c – what dead code and common-subexpression elimination remove, and what they must
+ * not. */
 #include "unit/ir_help.h"
 
 static const ts_dim N = {NULL, 4};
@@ -14,7 +15,8 @@ static void test_dce_nodes(void **state)
 {
     (void)state;
     ts_builder *b = ts_builder_new("dce");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *unused = ts_input(b, "unused", TS_F32, TS_DIMS(N));
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)),
+             *unused = ts_input(b, "unused", TS_F32, TS_DIMS(N));
     ts_value *kept = ts_exp(b, x), *values, *indices;
     ts_log_e(b, ts_add(b, unused, kept));
     ts_top_k(b, x, 2, &values, &indices);
@@ -23,7 +25,7 @@ static void test_dce_nodes(void **state)
     ts_graph *g = finish(b);
     OK(ts_graph_dce(g, &err));
     assert_int_equal(count_nodes(g->top), 2);
-    assert_int_equal(g->top->n_arg, 2);          /* inputs are the interface */
+    assert_int_equal(g->top->n_arg, 2); /* inputs are the interface */
     check(g);
 }
 
@@ -31,7 +33,8 @@ static void test_dce_barrier(void **state)
 {
     (void)state;
     ts_builder *b = ts_builder_new("dce");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *in[3] = {ts_exp(b, x), ts_neg(b, x), ts_abs(b, x)}, *out[3];
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)),
+             *in[3] = {ts_exp(b, x), ts_neg(b, x), ts_abs(b, x)}, *out[3];
     ts_barrier(b, in, 3, out);
     ts_output(b, "o", out[1], NULL);
     ts_graph *g = finish(b);
@@ -45,14 +48,17 @@ static void test_dce_barrier(void **state)
 }
 
 /* Carries: 0 used; 1 feeds itself alone; 2 unread at the end but read by 0; 3 read by 1 alone.
- * xs: 0 used, 1 only by a dead y. Consts: c used, d only by a dead y. ys: stack kept, stack dead, sum dead, sum kept. */
+ * xs: 0 used, 1 only by a dead y. Consts: c used, d only by a dead y. ys: stack kept, stack dead,
+ * sum dead, sum kept. */
 static ts_graph *repeat_with_dead_parts(bool keep_all)
 {
     ts_builder *b = ts_builder_new("dce");
     ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *c = ts_input(b, "c", TS_F32, TS_DIMS(N));
-    ts_value *d = ts_input(b, "d", TS_F32, TS_DIMS(N)), *s = ts_input(b, "s", TS_F32, TS_DIMS({NULL, 3}, N));
+    ts_value *d = ts_input(b, "d", TS_F32, TS_DIMS(N)),
+             *s = ts_input(b, "s", TS_F32, TS_DIMS({NULL, 3}, N));
     ts_value *t = ts_input(b, "t", TS_F32, TS_DIMS({NULL, 3}, N));
-    ts_value *carry[4] = {x, c, d, ts_exp(b, x)}, *xs[2] = {s, t}, *a[4], *slice[2], *next[4], *ys[4], *results[8];
+    ts_value *carry[4] = {x, c, d, ts_exp(b, x)}, *xs[2] = {s, t}, *a[4], *slice[2], *next[4],
+             *ys[4], *results[8];
     static const bool accumulate[4] = {false, false, true, true};
     ts_repeat *r = ts_repeat_begin(b, 3, false, carry, 4, xs, 2, a, slice);
     next[0] = ts_add(b, a[0], ts_mul(b, a[2], slice[0]));
@@ -86,7 +92,7 @@ static void test_dce_repeat(void **state)
     assert_int_equal(r->attr.repeat.n_xs, 1);
     assert_int_equal(r->attr.repeat.n_consts, 1);
     assert_int_equal(r->attr.repeat.n_stack, 1);
-    assert_int_equal(r->n_out, 4);               /* carries 0 and 2, one stacked, one summed */
+    assert_int_equal(r->n_out, 4); /* carries 0 and 2, one stacked, one summed */
     assert_string_equal(r->in[0]->name, "x");
     assert_string_equal(r->in[1]->name, "d");
     assert_string_equal(r->in[2]->name, "s");
@@ -99,7 +105,7 @@ static void test_dce_repeat(void **state)
     char *before = text_of(g);
     OK(ts_graph_dce(g, &err));
     char *after = text_of(g);
-    assert_string_equal(before, after);          /* nothing was dead */
+    assert_string_equal(before, after); /* nothing was dead */
     ts_free(before);
     ts_free(after);
     check(g);
@@ -110,14 +116,15 @@ static void test_dce_nested(void **state)
 {
     (void)state;
     ts_builder *b = ts_builder_new("dce");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *far = ts_exp(b, x), *near = ts_neg(b, x), *a, *i, *out, *end;
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *far = ts_exp(b, x), *near = ts_neg(b, x),
+             *a, *i, *out, *end;
     ts_value *two[2] = {x, x}, *arg[2], *next[2], *results[2];
     ts_repeat *outer = ts_repeat_begin(b, 2, false, two, 2, NULL, 0, arg, NULL);
     ts_repeat *inner = ts_repeat_begin(b, 3, true, &arg[0], 1, NULL, 0, &a, NULL);
     i = ts_mul(b, a, far);
     ts_repeat_end(b, inner, &i, NULL, NULL, 0, &out);
     next[0] = out;
-    next[1] = ts_mul(b, arg[1], near);           /* dead: nobody reads carry 1 */
+    next[1] = ts_mul(b, arg[1], near); /* dead: nobody reads carry 1 */
     ts_repeat_end(b, outer, next, NULL, NULL, 0, results);
     end = results[0];
     ts_output(b, "o", end, NULL);
@@ -145,7 +152,7 @@ static void test_dce_whole_repeat(void **state)
     check(g);
 }
 
-/* ---- common subexpressions ----------------------------------------------------------------------- */
+/* ---- common subexpressions ------------------------------------------------------------------- */
 
 static void test_cse(void **state)
 {
@@ -154,12 +161,12 @@ static void test_cse(void **state)
     ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *y = ts_input(b, "y", TS_F32, TS_DIMS(N));
     ts_value *s = ts_add(b, ts_exp(b, x), ts_scalar(b, 2, TS_F32));
     ts_value *t = ts_add(b, ts_exp(b, x), ts_scalar(b, 2, TS_F32));
-    ts_output(b, "same", ts_mul(b, s, t), NULL);                  /* becomes s·s */
+    ts_output(b, "same", ts_mul(b, s, t), NULL); /* becomes s·s */
     ts_output(b, "order", ts_sub(b, x, y), NULL);
-    ts_output(b, "other", ts_sub(b, y, x), NULL);                 /* other operands */
+    ts_output(b, "other", ts_sub(b, y, x), NULL); /* other operands */
     ts_output(b, "attr", ts_slice(b, x, 0, 0, 2), NULL);
-    ts_output(b, "attr2", ts_slice(b, x, 0, 0, 3), NULL);         /* other attributes */
-    ts_output(b, "attr3", ts_slice(b, x, 0, 0, 2), NULL);         /* merged into attr */
+    ts_output(b, "attr2", ts_slice(b, x, 0, 0, 3), NULL); /* other attributes */
+    ts_output(b, "attr3", ts_slice(b, x, 0, 0, 2), NULL); /* merged into attr */
     ts_graph *g = finish(b);
     OK(ts_graph_cse(g, &err));
     assert_int_equal(count_op(g->top, TS_OP_exp), 1);
@@ -200,7 +207,7 @@ static void test_cse_barrier(void **state)
     ts_output(b, "across", ts_exp(b, x), NULL);
     ts_output(b, "through", ts_exp(b, out[0]), NULL);
     ts_output(b, "through2", ts_exp(b, out[1]), NULL);
-    ts_output(b, "again", ts_exp(b, out[1]), NULL);               /* the only one to merge */
+    ts_output(b, "again", ts_exp(b, out[1]), NULL); /* the only one to merge */
     ts_graph *g = finish(b);
     OK(ts_graph_cse(g, &err));
     assert_int_equal(count_op(g->top, TS_OP_barrier), 2);
@@ -243,7 +250,8 @@ static void test_cse_repeat(void **state)
     check(g);
 }
 
-/* The same text twice over; a failing allocation is reported (the graph is then only good for freeing). */
+/* The same text twice over; a failing allocation is reported (the graph is then only good for
+ * freeing). */
 static void test_deterministic_and_memory(void **state)
 {
     (void)state;
@@ -258,7 +266,7 @@ static void test_deterministic_and_memory(void **state)
         OK(ts_graph_cse(g, &err));
         OK(ts_graph_dce(g, &err));
         char *again = text_of(g);
-        assert_string_equal(text[i], again);     /* nothing is left to do */
+        assert_string_equal(text[i], again); /* nothing is left to do */
         ts_free(again);
         ts_graph_free(g);
     }
@@ -280,10 +288,17 @@ static void test_deterministic_and_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dce_nodes), cmocka_unit_test(test_dce_barrier), cmocka_unit_test(test_dce_repeat),
-        cmocka_unit_test(test_dce_nested), cmocka_unit_test(test_dce_whole_repeat), cmocka_unit_test(test_cse),
-        cmocka_unit_test(test_cse_attributes), cmocka_unit_test(test_cse_barrier), cmocka_unit_test(test_cse_backward),
-        cmocka_unit_test(test_cse_repeat), cmocka_unit_test(test_deterministic_and_memory),
+        cmocka_unit_test(test_dce_nodes),
+        cmocka_unit_test(test_dce_barrier),
+        cmocka_unit_test(test_dce_repeat),
+        cmocka_unit_test(test_dce_nested),
+        cmocka_unit_test(test_dce_whole_repeat),
+        cmocka_unit_test(test_cse),
+        cmocka_unit_test(test_cse_attributes),
+        cmocka_unit_test(test_cse_barrier),
+        cmocka_unit_test(test_cse_backward),
+        cmocka_unit_test(test_cse_repeat),
+        cmocka_unit_test(test_deterministic_and_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_ir_text.c – the text form: exact round trips, a golden text, every refusal, no crash on garbage. */
+/* test_ir_text.c – the text form: exact round trips, a golden text, every refusal, no crash on
+ * garbage. */
 #include "unit/ir_help.h"
 
 static const char golden[] =
@@ -12,7 +13,8 @@ static const char golden[] =
     "  %6 = constant() value=0.1 dtype=f32 shape=[] : f32[]\n"
     "  %7 = compare(%4, %6) dir=le : pred[]\n"
     "  %8 = all_gather(%0) axis=\"fsdp\" n=4 dim=1 dim2=0 shift=0 reduce=sum : i32[batch:2,12]\n"
-    "  %9, %10, %11 = repeat(%3, %2, %6) n=5 reverse=true n_carry=1 n_xs=1 n_consts=1 n_stack=1 remat=1 : "
+    "  %9, %10, %11 = repeat(%3, %2, %6) n=5 reverse=true n_carry=1 n_xs=1 n_consts=1 n_stack=1 "
+    "remat=1 : "
     "f32[batch:2,3,embed:4], f32[layers:5,embed:4], f32[] {\n"
     "    arg %12 f32[batch:2,3,embed:4]\n"
     "    arg %13 f32[embed:4]\n"
@@ -53,11 +55,13 @@ static void test_golden(void **state)
 static void test_loose(void **state)
 {
     (void)state;
-    static const char loose[] = "# a comment\ngraph\"x\"{in %7\"a\"f32[ 2 , b : 3 ]%3=neg(%7):f32[2,b:3]out\"o\"%3}# end";
+    static const char loose[] =
+        "# a comment\ngraph\"x\"{in %7\"a\"f32[ 2 , b : 3 ]%3=neg(%7):f32[2,b:3]out\"o\"%3}# end";
     ts_graph *g;
     OK(ts_graph_parse(loose, sizeof loose - 1, &g, &err));
     char *text = text_of(g);
-    assert_string_equal(text, "graph \"x\" {\n  in %0 \"a\" f32[2,b:3]\n  %1 = neg(%0) : f32[2,b:3]\n  out \"o\" %1\n}\n");
+    assert_string_equal(text, "graph \"x\" {\n  in %0 \"a\" f32[2,b:3]\n  %1 = neg(%0) : "
+                              "f32[2,b:3]\n  out \"o\" %1\n}\n");
     ts_free(text);
     ts_graph_free(g);
 }
@@ -66,7 +70,9 @@ static void test_round_trips(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
-        ts_graph *g = every_composite(i & 1 ? TS_BF16 : TS_F32, i & 2 ? 5 : 0, i & 4 ? 30 : 0, i & 1), *again;
+        ts_graph *g = every_composite(i & 1 ? TS_BF16 : TS_F32, i & 2 ? 5 : 0, i & 4 ? 30 : 0,
+                                      i & 1),
+                 *again;
         again = round_trip(g, __LINE__);
         ts_graph_free(again);
         OK(ts_graph_lower(g, NULL, &err));
@@ -81,8 +87,18 @@ static void test_round_trips(void **state)
 static void test_reals(void **state)
 {
     (void)state;
-    static const double values[] = {0, -0.0, 1, 1e-8, 0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, 0x1.fffffffffffffp-3,
-                                    INFINITY, -INFINITY, 123456789012345678.0};
+    static const double values[] = {0,
+                                    -0.0,
+                                    1,
+                                    1e-8,
+                                    0.1,
+                                    1.0 / 3,
+                                    5e-324,
+                                    1.7976931348623157e308,
+                                    0x1.fffffffffffffp-3,
+                                    INFINITY,
+                                    -INFINITY,
+                                    123456789012345678.0};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         ts_builder *b = ts_builder_new("r");
         ts_output(b, "o", ts_scalar(b, values[i], TS_F32), NULL);
@@ -129,13 +145,17 @@ static const refusal refusals[] = {
     {X "%1 = slice(%0) axis=0 start=1 limit=3 : f32[2] }", "0 ≤ start ≤ limit ≤ 2"},
     {X "%1 = compare(%0, %0) dir=up : pred[2] }", "'up' is no dir"},
     {X "%1 = reduce_sum(%0) axes=[0,0,0,0,0,0,0] : f32[] }", "more than 6 integers"},
-    {X "%1 = repeat(%0) n=1 reverse=maybe n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2] { yield } }",
+    {X "%1 = repeat(%0) n=1 reverse=maybe n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2] { "
+       "yield } }",
      "expected false"},
-    {X "%1 = repeat(%0) n=1 reverse=true n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2] { yield } }",
+    {X "%1 = repeat(%0) n=1 reverse=true n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2] { "
+       "yield } }",
      "its region has 0 arguments"},
-    {X "%1 = repeat(%0) n=1 reverse=true n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2] { arg %2 f32[2] yield %0 }}",
+    {X "%1 = repeat(%0) n=1 reverse=true n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2] { "
+       "arg %2 f32[2] yield %0 }}",
      "%0 belongs to another region"},
-    {X "%1 = repeat(%0) n=1 reverse=true n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2]", "expected '{'"},
+    {X "%1 = repeat(%0) n=1 reverse=true n_carry=1 n_xs=0 n_consts=0 n_stack=0 remat=0 : f32[2]",
+     "expected '{'"},
     {X "out \"o\" %0 out \"o\" %0 }", "two outputs are named o"},
     {X "in %1 \"y\" f32[3] out \"o\" %0 replaces=%1 }", "they must be equal"},
     {X "%1 = neg(%0) : f32[2] out \"o\" %0 replaces=%1 }", "replaces what is no input"},
@@ -151,7 +171,8 @@ static void test_refusals(void **state)
         ts_error err = {0};
         ts_status status = ts_graph_parse(refusals[i].text, strlen(refusals[i].text), &g, &err);
         if (status != TS_DATA_LOSS || !strstr(err.msg, refusals[i].says))
-            fail_msg("%s\nexpected '%s', found %s '%s'", refusals[i].text, refusals[i].says, ts_status_name(status), err.msg);
+            fail_msg("%s\nexpected '%s', found %s '%s'", refusals[i].text, refusals[i].says,
+                     ts_status_name(status), err.msg);
         assert_null(g);
     }
 }
@@ -163,7 +184,8 @@ static void test_depth(void **state)
     ts_string s = ts_string_new(1 << 20);
     ts_string_add(&s, G);
     for (int i = 0; i < 100000 / 70; i++)
-        ts_string_add(&s, "repeat() n=1 reverse=false n_carry=0 n_xs=0 n_consts=0 n_stack=0 remat=0 {");
+        ts_string_add(&s,
+                      "repeat() n=1 reverse=false n_carry=0 n_xs=0 n_consts=0 n_stack=0 remat=0 {");
     ts_graph *g;
     ts_error err = {0};
     assert_int_equal(ts_graph_parse(s.data, s.length, &g, &err), TS_DATA_LOSS);
@@ -171,7 +193,8 @@ static void test_depth(void **state)
     ts_string_free(&s);
 }
 
-/* Every prefix, and the text with each byte changed, parses or is refused; what parses, round-trips. */
+/* Every prefix, and the text with each byte changed, parses or is refused; what parses,
+ * round-trips. */
 static void test_garbage(void **state)
 {
     (void)state;
@@ -179,7 +202,7 @@ static void test_garbage(void **state)
     char text[sizeof golden];
     ts_graph *g;
     for (size_t n = 0; n < sizeof golden - 2; n++) {
-        char *cut = ts_alloc(n);         /* exactly as long, so that a sanitizer sees one byte too many */
+        char *cut = ts_alloc(n); /* exactly as long, so that a sanitizer sees one byte too many */
         ts_error err = {0};
         memcpy(cut, golden, n);
         assert_int_equal(ts_graph_parse(cut, n, &g, &err), TS_DATA_LOSS);
@@ -218,9 +241,10 @@ static void test_memory_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_loose), cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_reals), cmocka_unit_test(test_refusals), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_garbage), cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_golden),      cmocka_unit_test(test_loose),
+        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_reals),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_garbage),     cmocka_unit_test(test_memory_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* test_ir_verify.c – a good graph passes; each planted defect is found and named. */
 #include "unit/ir_help.h"
 
-/* Inputs x, y f32[2,3]; s = x + y; repeat over s with carry and xs; outputs; a stacked parameter. */
+/* Inputs x, y f32[2,3]; s = x + y; repeat over s with carry and xs; outputs; a stacked parameter.
+ */
 typedef struct sample {
     ts_graph *g;
     ts_node *add, *repeat, *inner;
@@ -11,8 +12,10 @@ static sample make(void)
 {
     ts_builder *b = ts_builder_new("sample");
     ts_dim A = {"a", 2}, B = {"b", 3};
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(A, B)), *y = ts_input(b, "y", TS_F32, TS_DIMS(A, B));
-    ts_value *w = ts_input(b, "w", TS_F32, TS_DIMS({"layers", 4}, A, B)), *carry, *slice, *ys[1], *results[2];
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(A, B)),
+             *y = ts_input(b, "y", TS_F32, TS_DIMS(A, B));
+    ts_value *w = ts_input(b, "w", TS_F32, TS_DIMS({"layers", 4}, A, B)), *carry, *slice, *ys[1],
+             *results[2];
     ts_scope_push(b, "block");
     ts_builder_at(b, "model.c", 12);
     ts_value *s = ts_add(b, x, y);
@@ -100,7 +103,8 @@ static void replaced_twice(sample *m)
 /* Layers 1, 3, 5, 7 and 5, 9, 13, 17 of one name share layer 5. */
 static void param_twice(sample *m)
 {
-    m->g->param[m->g->n_param++] = (ts_param_info){"layers.{}.w", m->g->top->arg[2], 5, 4, 4, 2, {2, 3}, 0.02};
+    m->g->param[m->g->n_param++] =
+        (ts_param_info){"layers.{}.w", m->g->top->arg[2], 5, 4, 4, 2, {2, 3}, 0.02};
 }
 
 static void nested_deep(sample *m)
@@ -115,7 +119,9 @@ static void nested_deep(sample *m)
     }
 }
 
+/* clang-format off */
 #define DEFECT(fn, says) {#fn, says, fn}
+/* clang-format on */
 static const defect defects[] = {
     DEFECT(wrong_type, "result 0 is f32[a:2,b:4]; the shape rule gives f32[a:2,b:3]"),
     DEFECT(wrong_dtype, "result 0 is bf16[a:2,b:3]; the shape rule gives f32"),
@@ -171,7 +177,8 @@ static void test_defects(void **state)
         defects[i].plant(&m);
         ts_status status = ts_graph_verify(m.g, &err);
         if (status != TS_INVALID_ARGUMENT || !strstr(err.msg, defects[i].says))
-            fail_msg("%s: expected '%s', found %s '%s'", defects[i].name, defects[i].says, ts_status_name(status), err.msg);
+            fail_msg("%s: expected '%s', found %s '%s'", defects[i].name, defects[i].says,
+                     ts_status_name(status), err.msg);
         ts_graph_free(m.g);
     }
 }
@@ -196,7 +203,9 @@ static void test_memory_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good), cmocka_unit_test(test_defects), cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_defects),
+        cmocka_unit_test(test_memory_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
