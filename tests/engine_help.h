@@ -22,11 +22,11 @@ typedef struct help_run {
     ts_string plan;
 } help_run;
 
-static inline ts_engine *help_engine(void)
+static inline ts_engine *help_engine(int threads)
 {
     ts_engine *e = NULL;
     ts_error err = {0};
-    ts_engine_options o = {.struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = 2, .isa = "ref"};
+    ts_engine_options o = {.struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = threads, .isa = "ref"};
     if (ts_engine_open(&o, &e, &err) != TS_OK) fail_msg("%s", err.msg);
     return e;
 }

@@ -178,6 +178,5 @@ void ts__code_coalesce(ts_code *c)
     merge_in_place(c);
     merge_copies(c, false, false);
     merge_copies(c, true, true);
-    merge_stacks(c);
     merge_copies(c, true, false);
 }

@@ -12,7 +12,7 @@ static ts_engine *engine;
 static int set_up(void **unused)
 {
     (void)unused;
-    engine = help_engine();
+    engine = help_engine(2);
     return 0;
 }
 
@@ -270,15 +270,28 @@ static void in_place_hazards(void **unused)
     ts_value *t = ts_neg(b, x), *twice = ts_add(b, t, t);
     ts_value *u = ts_abs(b, x), *head = ts_reshape(b, ts_slice(b, u, 0, 0, 1), TS_SCALAR);
     ts_value *scaled = ts_mul(b, u, head);                      /* the scalar is u's first element */
-    ts_value *w = ts_mul(b, t, ts_scalar(b, -2, TS_F32)), *low = ts_slice(b, w, 0, 0, 2), *high = ts_slice(b, w, 0, 1, 3);
-    ts_value *shifted = ts_add(b, low, high);                   /* overlapping views */
     ts_output(b, "twice", twice, NULL);
     ts_output(b, "scaled", scaled, NULL);
-    ts_output(b, "shifted", shifted, NULL);
     help_run e = run(b, (const void *const[]){(float[]){2, -1, -3, 4}});
     check_floats(&e, 0, (float[]){-4, 2, 6, -8}, 4);
     check_floats(&e, 1, (float[]){4, 2, 6, 8}, 4);
-    check_floats(&e, 2, (float[]){2, -8}, 2);
+    help_run_free(&e);
+}
+
+/* −(w[k + 1] + w[k]): two overlapping views of a value that dies; long enough that a kernel which worked
+ * over either of them would read what it wrote. */
+static void overlapping_views(void **unused)
+{
+    (void)unused;
+    enum { N = 5000 };
+    static float data[N], want[N - 1];
+    ts_builder *b = ts_builder_new("overlap");
+    ts_value *w = ts_neg(b, ts_input(b, "x", TS_F32, TS_DIMS(D(N))));
+    ts_output(b, "y", ts_neg(b, ts_add(b, ts_slice(b, w, 0, 1, N), ts_slice(b, w, 0, 0, N - 1))), NULL);
+    for (int k = 0; k < N; k++) data[k] = (float)(k * k % 1000);
+    for (int k = 0; k < N - 1; k++) want[k] = data[k] + data[k + 1];
+    help_run e = run(b, (const void *const[]){data});
+    check_floats(&e, 0, want, N - 1);
     help_run_free(&e);
 }
 
@@ -448,6 +461,7 @@ int main(void)
         cmocka_unit_test(stack_is_direct), cmocka_unit_test(nested), cmocka_unit_test(odd_yields),
         cmocka_unit_test(donation_in_place), cmocka_unit_test(donation_read_later), cmocka_unit_test(donation_swapped),
         cmocka_unit_test(donation_through_loop), cmocka_unit_test(views_cost_nothing), cmocka_unit_test(in_place_hazards),
+        cmocka_unit_test(overlapping_views),
         cmocka_unit_test(empty_tensors), cmocka_unit_test(constants_are_shared), cmocka_unit_test(bad_options),
         cmocka_unit_test(bad_buffers), cmocka_unit_test(timeline), cmocka_unit_test(memory_out),
     };
