@@ -65,6 +65,15 @@ void ts__assert_failed(const char *file, int line, const char *what)
     abort();
 }
 
+/* Names out of hostile files end up in messages: none may move the cursor of a terminal. */
+static void make_printable(char *text)
+{
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) *text = '?';
+    }
+}
+
 ts_status ts__error(ts_error *err, ts_status code, const char *file, int line, const char *fmt, ...)
 {
     TS_ASSERT(code != TS_OK);
@@ -76,6 +85,7 @@ ts_status ts__error(ts_error *err, ts_status code, const char *file, int line, c
     va_start(args, fmt);
     if (vsnprintf(err->msg, sizeof err->msg, fmt, args) < 0) err->msg[0] = '\0';
     va_end(args);
+    make_printable(err->msg);
     return code;
 }
 
@@ -88,6 +98,7 @@ ts_status ts__error_context(ts_error *err, const char *fmt, ...)
     int n = vsnprintf(front, sizeof front, fmt, args);
     va_end(args);
     if (n < 0) return err->code;
+    make_printable(front);
     size_t front_bytes = strlen(front), message_bytes = strlen(err->msg);
     size_t room = sizeof err->msg - 1 - front_bytes - 2;
     if (message_bytes > room) message_bytes = room;

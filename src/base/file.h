@@ -46,7 +46,10 @@ void ts_names_free(char **names, size_t n);
 
 /* Tests: the nth call from now that touches the kernel fails with errno e (0 = off). op is a bit set
  * of TS_FAULT_*; a short write is errno 0. */
-enum { TS_FAULT_OPEN = 1, TS_FAULT_READ = 2, TS_FAULT_WRITE = 4, TS_FAULT_SYNC = 8, TS_FAULT_RENAME = 16, TS_FAULT_MKDIR = 32 };
+enum {
+    TS_FAULT_OPEN = 1, TS_FAULT_READ = 2, TS_FAULT_WRITE = 4,
+    TS_FAULT_SYNC = 8, TS_FAULT_RENAME = 16, TS_FAULT_MKDIR = 32
+};
 void ts_file_fault(unsigned op, uint64_t nth, int e);
 
 #endif

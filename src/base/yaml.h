@@ -21,7 +21,8 @@ struct ts_yaml {
 };
 
 /* The tree lives in the arena. An empty document is an empty map. INVALID_ARGUMENT with name:line. */
-ts_status ts_yaml_parse(const char *text, size_t n, const char *name, ts_arena *arena, const ts_yaml **out, ts_error *err);
+ts_status ts_yaml_parse(const char *text, size_t n, const char *name, ts_arena *arena,
+                        const ts_yaml **out, ts_error *err);
 const ts_yaml *ts_yaml_get(const ts_yaml *map, const char *key);   /* NULL when absent */
 
 bool ts_yaml_is_null(const ts_yaml *v);                            /* empty, ~, null */

@@ -30,6 +30,9 @@ static void test_error_keeps_the_first(void **state)
     assert_string_equal(err.msg, "no bread");
     assert_int_equal(ts__error_context(&err, "in the %s", "kitchen"), TS_NOT_FOUND);
     assert_string_equal(err.msg, "in the kitchen: no bread");
+    err = (ts_error){0};
+    TS_ERROR(&err, TS_DATA_LOSS, "tensor %s\n\tx", "\x1b[2Ja\x7f\xc3\xa9");
+    assert_string_equal(err.msg, "tensor ?[2Ja?\xc3\xa9\n\tx");
     assert_int_equal(TS_ERROR(NULL, TS_ABORTED, "nobody listens"), TS_ABORTED);
 }
 

@@ -17,7 +17,7 @@ static char root[64];
 
 static const char *in_root(const char *name)
 {
-    static char path[4][256];
+    static char path[4][1024];
     static int turn;
     turn = (turn + 1) % 4;
     snprintf(path[turn], sizeof path[turn], "%s/%s", root, name);
