@@ -1,5 +1,6 @@
-/* tests/grad/test_grad.c – gradients of whole graphs against central differences: repeats of every form
- * by hand, a small Llama block, and random graphs with nested repeats; each with remat none and full.
+/* tests/grad/test_grad.c – gradients of whole graphs against central differences: repeats of every
+ * form by hand, a small Llama block, and random graphs with nested repeats; each with remat none
+ * and full.
  *
  * Single ops are in tests/op. The engine is the best of this machine, or TESSERA_ISA.
  */
@@ -18,7 +19,7 @@
 
 static ts_engine *engine;
 
-/* ---- repeats by hand ------------------------------------------------------------------------------ */
+/* ---- repeats by hand ------------------------------------------------------------------------- */
 
 /* in: a carry [2,3], xs [4,2,3], a const [2,3]. */
 #define SCAN IN(X(2, 3), X(4, 2, 3), X(2, 3))
@@ -93,10 +94,11 @@ static int counted(ts_builder *b, const test_case *c, ts_value **in, ts_value **
     ts_value *start[2] = {in[0], ts_scalar(b, 0, TS_I32)}, *h[2], *x;
     (void)c;
     ts_repeat *r = ts_repeat_begin(b, 4, false, start, 2, &in[1], 1, h, &x);
-    ts_value *odd = ts_compare(b, TS_EQ, ts_and(b, h[1], ts_scalar(b, 1, TS_I32)), ts_scalar(b, 1, TS_I32));
+    ts_value *odd =
+        ts_compare(b, TS_EQ, ts_and(b, h[1], ts_scalar(b, 1, TS_I32)), ts_scalar(b, 1, TS_I32));
     ts_value *next[2] = {ts_select(b, odd, ts_mul(b, h[0], x), ts_tanh(b, ts_add(b, h[0], x))),
                          ts_add(b, h[1], ts_scalar(b, 1, TS_I32))};
-    ts_value *rows = ts_dynamic_slice(b, in[1], h[1], 0, 1);                      /* f32[1,2,3] of an outer value */
+    ts_value *rows = ts_dynamic_slice(b, in[1], h[1], 0, 1); /* f32[1,2,3] of an outer value */
     ts_value *ys[2] = {next[1], ts_reshape(b, rows, TS_DIMS({NULL, 2}, {NULL, 3}))};
     ts_repeat_end(b, r, next, ys, (const bool[]){false, true}, 2, out);
     return 4;
@@ -141,7 +143,7 @@ static int once(ts_builder *b, const test_case *c, ts_value **in, ts_value **out
     return 2;
 }
 
-/* ---- a small Llama over stacked parameters ---------------------------------------------------------- */
+/* ---- a small Llama over stacked parameters --------------------------------------------------- */
 
 enum { BATCH = 2, SEQ = 5, KV = 2, GROUP = 2, HEAD = 4, WIDTH = 6, HIDDEN = 7, LAYERS = 3 };
 
@@ -156,8 +158,8 @@ static ts_value *product(ts_builder *b, ts_value *x, ts_value *w, int n_in, ts_d
     return ts_dot(b, x, ts_convert(b, w, dtype), &d, dtype);
 }
 
-/* in: x [B,S,E], then stacked: norm [L,E], wq [L,K,G,D,E], wk, wv [L,K,D,E], wo [L,E,K,G,D], gate, up [L,F,E],
- * down [L,E,F]. The compute dtype is x's; parameters are f32. */
+/* in: x [B,S,E], then stacked: norm [L,E], wq [L,K,G,D,E], wk, wv [L,K,D,E], wo [L,E,K,G,D], gate,
+ * up [L,F,E], down [L,E,F]. The compute dtype is x's; parameters are f32. */
 static int llama(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {
     const ts_dtype t = ts_type_of(in[0])->dtype;
@@ -177,11 +179,13 @@ static int llama(ts_builder *b, const test_case *c, ts_value **in, ts_value **ou
     return 1;
 }
 
-#define LLAMA IN(X(BATCH, SEQ, WIDTH), F32(LAYERS, WIDTH), F32(LAYERS, KV, GROUP, HEAD, WIDTH), F32(LAYERS, KV, HEAD, WIDTH), \
-                 F32(LAYERS, KV, HEAD, WIDTH), F32(LAYERS, WIDTH, KV, GROUP, HEAD), F32(LAYERS, HIDDEN, WIDTH),               \
-                 F32(LAYERS, HIDDEN, WIDTH), F32(LAYERS, WIDTH, HIDDEN))
+#define LLAMA                                                                                   \
+    IN(X(BATCH, SEQ, WIDTH), F32(LAYERS, WIDTH), F32(LAYERS, KV, GROUP, HEAD, WIDTH),            \
+       F32(LAYERS, KV, HEAD, WIDTH), F32(LAYERS, KV, HEAD, WIDTH),                               \
+       F32(LAYERS, WIDTH, KV, GROUP, HEAD), F32(LAYERS, HIDDEN, WIDTH),                          \
+       F32(LAYERS, HIDDEN, WIDTH), F32(LAYERS, WIDTH, HIDDEN))
 
-/* ---- random graphs ---------------------------------------------------------------------------------- */
+/* ---- random graphs --------------------------------------------------------------------------- */
 
 typedef struct source {
     ts_builder *b;
@@ -222,7 +226,8 @@ static ts_value *random_op(source *s)
     case 8: return ts_div(b, x, ts_add(b, ts_scalar(b, 1, TS_F32), ts_mul(b, y, y)));
     case 9: {
         ts_value *sum = ts_reduce_sum(b, x, TS_INTS(0));
-        return ts_add(b, ts_broadcast(b, ts_sin(b, sum), TS_DIMS({NULL, 2}, {NULL, 3}), TS_INTS(1)), y);
+        return ts_add(b, ts_broadcast(b, ts_sin(b, sum), TS_DIMS({NULL, 2}, {NULL, 3}), TS_INTS(1)),
+                      y);
     }
     default: {
         ts_value *parts[2] = {ts_slice(b, x, 0, 1, 2), ts_slice(b, y, 0, 0, 1)};
@@ -238,7 +243,8 @@ static void random_repeat(source *s, int depth)
 {
     ts_builder *b = s->b;
     const int n_carry = pick(s, 3), n_xs = pick(s, 3), before = s->n;
-    ts_value *start[2] = {NULL}, *carry[2], *xs[2] = {s->in[4], s->in[6]}, *x[2], *next[2], *ys[2], *results[4];
+    ts_value *start[2] = {NULL}, *carry[2], *xs[2] = {s->in[4], s->in[6]}, *x[2], *next[2], *ys[2],
+             *results[4];
     const bool accumulate[2] = {pick(s, 2) == 0, pick(s, 2) == 0};
     for (int i = 0; i < n_carry; i++) start[i] = any(s);
     ts_repeat *r = ts_repeat_begin(b, 4, pick(s, 2) == 0, start, n_carry, xs, n_xs, carry, x);
@@ -252,7 +258,8 @@ static void random_repeat(source *s, int depth)
     for (int i = 0; i < n_carry; i++) keep(s, results[i]);
     for (int i = 0; i < 2; i++) {
         ts_value *y = results[n_carry + i];
-        keep(s, accumulate[i] ? ts_tanh(b, y) : ts_tanh(b, ts_reduce_sum(b, ts_mul(b, y, s->in[4]), TS_INTS(0))));
+        keep(s, accumulate[i] ? ts_tanh(b, y)
+                              : ts_tanh(b, ts_reduce_sum(b, ts_mul(b, y, s->in[4]), TS_INTS(0))));
     }
 }
 
@@ -269,7 +276,8 @@ static void random_region(source *s, int depth)
 
 static int random_graph(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {
-    source s = {.b = b, .state = c->seed * 2654435761u + 1, .in = in, .pool = {in[0], in[1]}, .n = 2};
+    source s = {
+        .b = b, .state = c->seed * 2654435761u + 1, .in = in, .pool = {in[0], in[1]}, .n = 2};
     random_region(&s, 2);
     random_repeat(&s, 1);
     for (int i = 0; i < 3; i++) out[i] = ts_tanh(b, s.pool[s.n - 1 - i % s.n]);
@@ -278,29 +286,38 @@ static int random_graph(ts_builder *b, const test_case *c, ts_value **in, ts_val
 
 #define RANDOM IN(F32(2, 3), F32(2, 3), F32(3, 3), F32(3), F32(4, 2, 3), I32(0, 3, 4), F32(4, 2, 3))
 
-/* ---- running ----------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-#define HAND(fn) {.text = #fn, .op = TS_OP_repeat, SCAN, .build = fn, .fwd = 3e-6, .fwd16 = 3e-2, .grad = 2e-5, .grad16 = 8e-2},
+#define HAND(fn)                                                                               \
+    {.text = #fn, .op = TS_OP_repeat, SCAN, .build = fn,                                       \
+     .fwd = 3e-6, .fwd16 = 3e-2, .grad = 2e-5, .grad16 = 8e-2},
 
-static const test_case by_hand[] = {
-    HAND(carry_only) HAND(map_only) HAND(sum_only) HAND(reversed) HAND(swapped) HAND(arguments) HAND(counted) HAND(nested)
-    HAND(chained) HAND(once)
-};
+static const test_case by_hand[] = {HAND(carry_only) HAND(map_only) HAND(sum_only) HAND(
+    reversed) HAND(swapped) HAND(arguments) HAND(counted) HAND(nested) HAND(chained) HAND(once)};
 
 static void repeats_by_hand(void **state)
 {
     int failures = 0;
     (void)state;
     for (size_t i = 0; i < sizeof by_hand / sizeof by_hand[0]; i++)
-        failures += test_case_run(engine, &by_hand[i], TS_F32, true) + test_case_run(engine, &by_hand[i], TS_BF16, true);
+        failures += test_case_run(engine, &by_hand[i], TS_F32, true) +
+                    test_case_run(engine, &by_hand[i], TS_BF16, true);
     assert_int_equal(failures, 0);
 }
 
 static void a_llama_block(void **state)
 {
-    const test_case c = {.text = "llama", .op = TS_OP_repeat, LLAMA, .build = llama, .fwd = 1e-5, .fwd16 = 5e-2, .grad = 1e-4, .grad16 = 2e-1};
+    const test_case c = {.text = "llama",
+                         .op = TS_OP_repeat,
+                         LLAMA,
+                         .build = llama,
+                         .fwd = 1e-5,
+                         .fwd16 = 5e-2,
+                         .grad = 1e-4,
+                         .grad16 = 2e-1};
     (void)state;
-    assert_int_equal(test_case_run(engine, &c, TS_F32, true) + test_case_run(engine, &c, TS_BF16, true), 0);
+    assert_int_equal(
+        test_case_run(engine, &c, TS_F32, true) + test_case_run(engine, &c, TS_BF16, true), 0);
 }
 
 static void random_graphs(void **state)
@@ -310,7 +327,12 @@ static void random_graphs(void **state)
     int failures = 0;
     (void)state;
     for (int i = 0; i < n; i++) {
-        test_case c = {.text = "a random graph", .op = TS_OP_repeat, RANDOM, .build = random_graph, .fwd = 1e-5, .grad = 1e-4};
+        test_case c = {.text = "a random graph",
+                       .op = TS_OP_repeat,
+                       RANDOM,
+                       .build = random_graph,
+                       .fwd = 1e-5,
+                       .grad = 1e-4};
         c.seed = one ? strtoull(one, NULL, 10) : (uint64_t)i;
         const int wrong = test_case_run(engine, &c, TS_F32, true);
         if (wrong) printf("  (seed %llu)\n", (unsigned long long)c.seed);
@@ -323,7 +345,9 @@ static void random_graphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repeats_by_hand), cmocka_unit_test(a_llama_block), cmocka_unit_test(random_graphs),
+        cmocka_unit_test(repeats_by_hand),
+        cmocka_unit_test(a_llama_block),
+        cmocka_unit_test(random_graphs),
     };
     ts_error err = {0};
     engine = test_engine("cpu", NULL, &err);

@@ -1,4 +1,5 @@
-/* tests/op/cases.c – the op test table, and the graphs of the few cases that are more than one node. */
+/* tests/op/cases.c – the op test table, and the graphs of the few cases that are more than one
+ * node. */
 #include <math.h>
 
 #include "harness.h"

@@ -1,9 +1,9 @@
 /* tests/op/eval_f64.c – an interpreter of graphs in double precision, independent of every kernel.
  *
- * Written for plainness: each result element is found from its indices by the definition of the op, and
- * nothing is shared with src/cpu. Integers are doubles that hold integers; their arithmetic wraps as 32
- * bits do. Values of dtype bf16 are not rounded: what an engine loses by rounding is its error.
- * Collectives are those of a mesh of one device. Composites: eval_f64_fused.c.
+ * Written for plainness: each result element is found from its indices by the definition of the op,
+ * and nothing is shared with src/cpu. Integers are doubles that hold integers; their arithmetic
+ * wraps as 32 bits do. Values of dtype bf16 are not rounded: what an engine loses by rounding is
+ * its error. Collectives are those of a mesh of one device. Composites: eval_f64_fused.c.
  */
 #include "eval_f64.h"
 
@@ -36,7 +36,7 @@ static int64_t ravel(const ts_type *t, const int64_t *index)
     return i;
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static bool is_int(ts_dtype t) { return t == TS_I32 || t == TS_U32 || t == TS_PRED; }
 
@@ -75,7 +75,8 @@ static double divide_int(double x, double y, ts_dtype t)
 
 static double binary(ts_op op, ts_dtype t, double x, double y)
 {
-    const uint64_t a = is_int(t) ? (uint64_t)(int64_t)x : 0, b = is_int(t) ? (uint64_t)(int64_t)y : 0;
+    const uint64_t a = is_int(t) ? (uint64_t)(int64_t)x : 0,
+                   b = is_int(t) ? (uint64_t)(int64_t)y : 0;
     const bool nan = isnan(x) || isnan(y);
     switch (op) {
     case TS_OP_add: return is_int(t) ? wrap(a + b, t) : x + y;
@@ -111,13 +112,14 @@ static double convert(ts_dtype from, ts_dtype to, double x)
     if (to == TS_PRED) return x != 0;
     if (is_int(from)) return wrap((uint64_t)(int64_t)x, to);
     if (isnan(x)) return 0;
-    const double low = to == TS_I32 ? -2147483648.0 : 0, high = to == TS_I32 ? 2147483647.0 : 4294967295.0;
+    const double low = to == TS_I32 ? -2147483648.0 : 0,
+                 high = to == TS_I32 ? 2147483647.0 : 4294967295.0;
     return fmin(fmax(trunc(x), low), high);
 }
 
 static double constant(double value, ts_dtype t) { return t == TS_PRED ? value != 0 : value; }
 
-/* ---- one node: elementwise and shape ----------------------------------------------------------- */
+/* ---- one node: elementwise and shape --------------------------------------------------------- */
 
 static double elementwise(const f64_call *c, int64_t i)
 {
@@ -127,15 +129,22 @@ static double elementwise(const f64_call *c, int64_t i)
     switch (n->op) {
     case TS_OP_convert: return convert(t, n->out[0]->type.dtype, c->in[0][i]);
     case TS_OP_compare: return compare(n->attr.compare.dir, c->in[0][i], c->in[1][i]);
-    case TS_OP_select: return c->in[0][n->in[0]->type.rank ? i : 0] != 0 ? c->in[1][i] : c->in[2][i];
+    case TS_OP_select:
+        return c->in[0][n->in[0]->type.rank ? i : 0] != 0 ? c->in[1][i] : c->in[2][i];
     case TS_OP_add_n:
-        for (int k = 0; k < n->n_in; k++) sum = k ? binary(TS_OP_add, t, sum, c->in[k][i]) : c->in[0][i];
+        for (int k = 0; k < n->n_in; k++)
+            sum = k ? binary(TS_OP_add, t, sum, c->in[k][i]) : c->in[0][i];
         return sum;
-    default: return n->n_in == 1 ? unary(n->op, t, c->in[0][i]) : binary(n->op, t, c->in[0][i], c->in[1][i]);
+    default:
+        return n->n_in == 1 ? unary(n->op, t, c->in[0][i])
+                            : binary(n->op, t, c->in[0][i], c->in[1][i]);
     }
 }
 
-static int64_t clamp(double start, int64_t most) { return start < 0 ? 0 : start > (double)most ? most : (int64_t)start; }
+static int64_t clamp(double start, int64_t most)
+{
+    return start < 0 ? 0 : start > (double)most ? most : (int64_t)start;
+}
 
 /* The element of concat at index: which operand holds it. */
 static double concat(const f64_call *c, int64_t *index)
@@ -183,7 +192,8 @@ static double shaped(const f64_call *c, int64_t i)
         return c->in[0][ravel(x, index)];
     case TS_OP_concat: return concat(c, index);
     case TS_OP_dynamic_slice:
-        index[a->dynamic.axis] += clamp(c->in[1][0], x->dim[a->dynamic.axis].size - a->dynamic.size);
+        index[a->dynamic.axis] +=
+            clamp(c->in[1][0], x->dim[a->dynamic.axis].size - a->dynamic.size);
         return c->in[0][ravel(x, index)];
     case TS_OP_dynamic_update: return dynamic_update(c, index);
     case TS_OP_axis_index: return 0;
@@ -191,7 +201,7 @@ static double shaped(const f64_call *c, int64_t i)
     }
 }
 
-/* ---- reductions, products, rows ---------------------------------------------------------------- */
+/* ---- reductions, products, rows -------------------------------------------------------------- */
 
 static bool above(double a, double b) { return a > b || (isnan(a) && !isnan(b)); }
 
@@ -246,7 +256,8 @@ static void top_k(const f64_call *c)
     for (int64_t i = 0; i < count(c->node->in[0]); i++) {
         const double *row = c->in[0] + i / n * n, v = c->in[0][i];
         int64_t place = 0;
-        for (int64_t j = 0; j < n; j++) place += above(row[j], v) || (!above(v, row[j]) && j < i % n);
+        for (int64_t j = 0; j < n; j++)
+            place += above(row[j], v) || (!above(v, row[j]) && j < i % n);
         if (place >= k) continue;
         c->out[0][i / n * k + place] = v;
         c->out[1][i / n * k + place] = (double)(i % n);
@@ -265,8 +276,8 @@ static void dot(const f64_call *c)
 {
     const ts_node *n = c->node;
     const ts_type *x = &n->in[0]->type, *y = &n->in[1]->type;
-    const ts_dims *xb = &n->attr.dot.x_batch, *yb = &n->attr.dot.y_batch, *xc = &n->attr.dot.x_contract,
-                  *yc = &n->attr.dot.y_contract;
+    const ts_dims *xb = &n->attr.dot.x_batch, *yb = &n->attr.dot.y_batch,
+                  *xc = &n->attr.dot.x_contract, *yc = &n->attr.dot.y_contract;
     for (int64_t i = 0; i < count(n->out[0]); i++) c->out[0][i] = 0;
     for (int64_t i = 0; i < count(n->in[0]); i++) {
         for (int64_t j = 0; j < count(n->in[1]); j++) {
@@ -312,7 +323,7 @@ static void scatter_add(const f64_call *c)
     }
 }
 
-/* ---- regions ----------------------------------------------------------------------------------- */
+/* ---- regions --------------------------------------------------------------------------------- */
 
 static void eval_region(env *e, const ts_region *r);
 
@@ -347,20 +358,24 @@ static void collect(env *e, const ts_node *n, int64_t iteration)
 
 static void repeat(env *e, const ts_node *n)
 {
-    const int64_t times = n->attr.repeat.n, carries = n->attr.repeat.n_carry, xs = n->attr.repeat.n_xs;
+    const int64_t times = n->attr.repeat.n, carries = n->attr.repeat.n_carry,
+                  xs = n->attr.repeat.n_xs;
     double **next = must((size_t)carries, sizeof *next);
     for (int k = 0; k < n->n_out; k++) make(e, n->out[k]);
     for (int64_t k = 0; k < carries; k++) bind(e, n->body->arg[k], e->slot[n->in[k]->id]);
-    for (int64_t k = carries + xs; k < n->n_in; k++) bind(e, n->body->arg[k], e->slot[n->in[k]->id]);
+    for (int64_t k = carries + xs; k < n->n_in; k++)
+        bind(e, n->body->arg[k], e->slot[n->in[k]->id]);
     for (int64_t step = 0; step < times; step++) {
         const int64_t i = n->attr.repeat.reverse ? times - 1 - step : step;
         for (int64_t k = carries; k < carries + xs; k++)
             bind(e, n->body->arg[k], e->slot[n->in[k]->id] + i * count(n->body->arg[k]));
         eval_region(e, n->body);
         collect(e, n, i);
-        for (int64_t k = 0; k < carries; k++) {        /* all at once: a carry may yield another's old value */
+        for (int64_t k = 0; k < carries;
+             k++) { /* all at once: a carry may yield another's old value */
             next[k] = must((size_t)count(n->out[k]), sizeof(double));
-            memcpy(next[k], e->slot[n->body->result[k]->id], (size_t)count(n->out[k]) * sizeof(double));
+            memcpy(next[k], e->slot[n->body->result[k]->id],
+                   (size_t)count(n->out[k]) * sizeof(double));
         }
         for (int64_t k = 0; k < carries; k++) {
             bind(e, n->body->arg[k], next[k]);
@@ -394,12 +409,14 @@ static void eval_node(env *e, const ts_node *n)
     case TS_OP_take: take(&c); return;
     case TS_OP_scatter_add: scatter_add(&c); return;
     case TS_OP_barrier:
-        for (int k = 0; k < n->n_out; k++) memcpy(c.out[k], c.in[k], (size_t)count(n->out[k]) * sizeof(double));
+        for (int k = 0; k < n->n_out; k++)
+            memcpy(c.out[k], c.in[k], (size_t)count(n->out[k]) * sizeof(double));
         return;
     default: break;
     }
     const bool each = (n->op >= TS_OP_neg && n->op <= TS_OP_select);
-    for (int64_t i = 0; i < count(n->out[0]); i++) c.out[0][i] = each ? elementwise(&c, i) : shaped(&c, i);
+    for (int64_t i = 0; i < count(n->out[0]); i++)
+        c.out[0][i] = each ? elementwise(&c, i) : shaped(&c, i);
 }
 
 static void eval_region(env *e, const ts_region *r)
@@ -413,7 +430,8 @@ void f64_eval(const ts_graph *g, double *const *in, double *const *out)
     for (int i = 0; i < g->top->n_arg; i++) bind(&e, g->top->arg[i], in[i]);
     eval_region(&e, g->top);
     for (int i = 0; i < g->top->n_result; i++)
-        memcpy(out[i], e.slot[g->top->result[i]->id], (size_t)count(g->top->result[i]) * sizeof(double));
+        memcpy(out[i], e.slot[g->top->result[i]->id],
+               (size_t)count(g->top->result[i]) * sizeof(double));
     for (uint32_t i = 0; i <= g->next_id; i++) free(e.slot[i]);
     free(e.slot);
 }

@@ -1,4 +1,5 @@
-/* tests/op/eval_f64.h – a graph evaluated in double precision: what every engine is measured against. */
+/* tests/op/eval_f64.h – a graph evaluated in double precision: what every engine is measured
+ * against. */
 #ifndef TS_TEST_EVAL_F64_H
 #define TS_TEST_EVAL_F64_H
 

@@ -1,9 +1,9 @@
 /* tests/op/eval_f64_fused.c – the composites of the double-precision interpreter, each from its
  * definition.
  *
- * Backward composites are the derivatives of the forward definitions, written down separately from the
- * kernels; that they are the right derivatives is shown by the gradient tests, which compare with
- * differences of the forward ones.
+ * Backward composites are the derivatives of the forward definitions, written down separately from
+ * the kernels; that they are the right derivatives is shown by the gradient tests, which compare
+ * with differences of the forward ones.
  */
 #include "eval_f64.h"
 
@@ -14,7 +14,7 @@ static int64_t size(const ts_value *v, int d) { return v->type.dim[d].size; }
 static int64_t last(const ts_value *v) { return size(v, v->type.rank - 1); }
 static int64_t count(const ts_value *v) { return ts_type_elements(&v->type); }
 
-/* ---- random bits ------------------------------------------------------------------------------- */
+/* ---- random bits ----------------------------------------------------------------------------- */
 
 void f64_threefry(const uint32_t key[2], const uint32_t counter[2], uint32_t out[2])
 {
@@ -44,7 +44,7 @@ static void random_bits(const f64_call *c)
     }
 }
 
-/* ---- norms, rope, activations ------------------------------------------------------------------ */
+/* ---- norms, rope, activations ---------------------------------------------------------------- */
 
 static double rms(const double *x, int64_t n, double eps)
 {
@@ -57,7 +57,8 @@ static void rms_norm(const f64_call *c)
 {
     const int64_t n = last(c->node->in[0]);
     for (int64_t i = 0; i < count(c->node->in[0]); i++)
-        c->out[0][i] = c->in[0][i] / rms(c->in[0] + i / n * n, n, c->node->attr.rms_norm.eps) * c->in[1][i % n];
+        c->out[0][i] = c->in[0][i] / rms(c->in[0] + i / n * n, n, c->node->attr.rms_norm.eps) *
+                       c->in[1][i % n];
 }
 
 /* y_i = x_i w_i / R: dx_i = w_i dy_i / R − x_i Σ_j dy_j w_j x_j / (n R³). */
@@ -81,7 +82,8 @@ static void rope(const f64_call *c)
     const int64_t D = last(x), S = size(x, 1), n = count(x);
     for (int64_t i = 0; i < n; i++) {
         const int64_t d = i % D, heads = n / (size(x, 0) * S * D), bs = i / D / heads;
-        const int64_t row = c->node->in[1]->type.rank == 3 ? bs : bs % S, at = row * (D / 2) + d % (D / 2);
+        const int64_t row = c->node->in[1]->type.rank == 3 ? bs : bs % S,
+                      at = row * (D / 2) + d % (D / 2);
         const double s = c->node->attr.rope.inverse ? -c->in[2][at] : c->in[2][at];
         c->out[0][i] = d < D / 2 ? c->in[0][i] * c->in[1][at] - c->in[0][i + D / 2] * s
                                  : c->in[0][i] * c->in[1][at] + c->in[0][i - D / 2] * s;
@@ -109,12 +111,13 @@ static void gated(const f64_call *c)
 static void gated_grad(const f64_call *c)
 {
     for (int64_t i = 0; i < count(c->node->in[0]); i++) {
-        c->out[0][i] = c->in[2][i] * c->in[1][i] * activation_slope(c->node->attr.gated.act, c->in[0][i]);
+        c->out[0][i] =
+            c->in[2][i] * c->in[1][i] * activation_slope(c->node->attr.gated.act, c->in[0][i]);
         c->out[1][i] = c->in[2][i] * activation(c->node->attr.gated.act, c->in[0][i]);
     }
 }
 
-/* ---- attention --------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 typedef struct heads { int64_t B, S, T, K, G, D; } heads;
 
@@ -131,8 +134,10 @@ static double soft_slope(double s, double cap)
     return cap > 0 ? 1 - tanh(s / cap) * tanh(s / cap) : 1;
 }
 
-/* Probabilities of row (b, i, k, g) over the keys; returns the log-sum-exp. slope: d score / d (q·k). */
-static double attend(const f64_call *c, const double *segments, int64_t row, double *p, double *slope)
+/* Probabilities of row (b, i, k, g) over the keys; returns the log-sum-exp. slope: d score / d
+ * (q·k). */
+static double attend(const f64_call *c, const double *segments, int64_t row, double *p,
+                     double *slope)
 {
     const heads h = heads_of(c->node);
     const int64_t k = row / h.G % h.K, i = row / h.G / h.K % h.S, b = row / h.G / h.K / h.S;
@@ -164,7 +169,8 @@ static void attention(const f64_call *c)
         c->out[1][row] = attend(c, c->node->n_in > 3 ? c->in[3] : NULL, row, p, p + h.T);
         for (int64_t d = 0; d < h.D; d++) {
             double sum = 0;
-            for (int64_t j = 0; j < h.T; j++) sum += p[j] * c->in[2][((b * h.T + j) * h.K + k) * h.D + d];
+            for (int64_t j = 0; j < h.T; j++)
+                sum += p[j] * c->in[2][((b * h.T + j) * h.K + k) * h.D + d];
             c->out[0][row * h.D + d] = sum;
         }
     }
@@ -201,7 +207,7 @@ static void attention_grad(const f64_call *c)
     free(p);
 }
 
-/* ---- cross-entropy, adamw ---------------------------------------------------------------------- */
+/* ---- cross-entropy, adamw -------------------------------------------------------------------- */
 
 static double logits(const f64_call *c, int64_t t, double *z, double *slope)
 {
@@ -232,7 +238,8 @@ static void linear_xent(const f64_call *c)
 
 static void linear_xent_grad(const f64_call *c)
 {
-    const int64_t T = size(c->node->in[0], 0), V = size(c->node->in[1], 0), E = size(c->node->in[1], 1);
+    const int64_t T = size(c->node->in[0], 0), V = size(c->node->in[1], 0),
+                  E = size(c->node->in[1], 1);
     double *z = calloc((size_t)V * 2, sizeof *z);
     for (int64_t i = 0; i < T * E; i++) c->out[0][i] = 0;
     for (int64_t i = 0; i < V * E; i++) c->out[1][i] = 0;

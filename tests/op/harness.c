@@ -16,7 +16,7 @@ static void *must(size_t n, size_t size)
 
 static size_t count(const ts_type *t) { return (size_t)ts_type_elements(t); }
 
-/* ---- values -------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static double rounded(double v, ts_dtype t)
 {
@@ -57,21 +57,26 @@ static double ordinary(ts_dtype t, uint64_t *state)
 static double special(ts_dtype t, size_t i, bool huge)
 {
     static const double some[] = {1, NAN, -1, INFINITY, 0.0, -INFINITY, -0.0, 2, NAN, 0.5, -2.5};
-    static const double large[] = {1, 2147483647.0, -1, -2147483648.0, 0.5, 4294967040.0, 3e38, -0.75, 5e9, 2147483520.0,
-                                   -3e38, 1.5, NAN, INFINITY, -INFINITY, -2147484672.0, 65535, 0};
-    static const double ends[] = {0, 1, 2147483647.0, -2147483648.0, -1, 2, 31, 32, 33, -7, 7, 3, -2147483647.0, 65537, 5};
+    static const double large[] = {
+        1,    2147483647.0, -1,        -2147483648.0, 0.5,   4294967040.0,
+        3e38, -0.75,        5e9,       2147483520.0,  -3e38, 1.5,
+        NAN,  INFINITY,     -INFINITY, -2147484672.0, 65535, 0};
+    static const double ends[] = {0, 1, 2147483647.0,  -2147483648.0, -1, 2, 31, 32, 33, -7,
+                                  7, 3, -2147483647.0, 65537,         5};
     if (t == TS_PRED) return i % 3 == 0;
     if (t == TS_I32) return ends[i % 15];
     if (t == TS_U32) return (double)(uint32_t)(int64_t)ends[i % 15];
     return huge ? large[i % 18] : some[i % 11];
 }
 
-/* Operand k walks its special values one step further each 15 elements: 225 elements meet all pairs. */
+/* Operand k walks its special values one step further each 15 elements: 225 elements meet all
+ * pairs. */
 static double filled(const test_input *in, int k, ts_dtype t, size_t i, uint64_t *state)
 {
     const int64_t last = in->dim.n ? in->dim.v[in->dim.n - 1] : 1;
     switch (in->fill) {
-    case FILL_POSITIVE: return t == TS_F32 || t == TS_BF16 ? 0.5 + 2 * uniform(state) : fabs(ordinary(t, state));
+    case FILL_POSITIVE:
+        return t == TS_F32 || t == TS_BF16 ? 0.5 + 2 * uniform(state) : fabs(ordinary(t, state));
     case FILL_RANGE: return in->low + (in->high - in->low) * uniform(state);
     case FILL_VALUE: return in->low;
     case FILL_SPECIAL: return special(t, i + (size_t)k * (i / 15), false);
@@ -89,9 +94,12 @@ static uint64_t seed_of(const test_case *c)
     return h;
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------- */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
-static ts_dtype dtype_of(const test_input *in, ts_dtype t) { return in->dtype == TEST_DTYPE ? t : (ts_dtype)in->dtype; }
+static ts_dtype dtype_of(const test_input *in, ts_dtype t)
+{
+    return in->dtype == TEST_DTYPE ? t : (ts_dtype)in->dtype;
+}
 
 static ts_shape shape_of(const ts_dims *d)
 {
@@ -115,7 +123,8 @@ static ts_attr attr_of(const test_case *c, ts_dtype t)
     return a;
 }
 
-static int build_node(ts_builder *b, const test_case *c, ts_dtype t, ts_value **in, int n, ts_value **out)
+static int build_node(ts_builder *b, const test_case *c, ts_dtype t, ts_value **in, int n,
+                      ts_value **out)
 {
     const ts_attr a = attr_of(c, t);
     const ts_node *node = ts__op_n(b, c->op, in, n, &a);
@@ -123,7 +132,10 @@ static int build_node(ts_builder *b, const test_case *c, ts_dtype t, ts_value **
     return node ? node->n_out : 0;
 }
 
-static bool smooth(const ts_value *v) { return v->type.dtype == TS_F32 || v->type.dtype == TS_BF16; }
+static bool smooth(const ts_value *v)
+{
+    return v->type.dtype == TS_F32 || v->type.dtype == TS_BF16;
+}
 
 /* L = Σ_i Σ out_i·r_i in f32, r_i inputs. */
 static ts_value *loss_of(ts_builder *b, const test_case *c, ts_value *const *out, int n)
@@ -142,8 +154,8 @@ static ts_value *loss_of(ts_builder *b, const test_case *c, ts_value *const *out
     return loss;
 }
 
-static ts_status add_gradient(ts_builder *b, const test_case *c, ts_value *const *in, int n, ts_value *const *out,
-                              int n_out, ts_error *err)
+static ts_status add_gradient(ts_builder *b, const test_case *c, ts_value *const *in, int n,
+                              ts_value *const *out, int n_out, ts_error *err)
 {
     ts_value *wrt[TEST_INPUTS], *d[TEST_INPUTS] = {NULL};
     int which[TEST_INPUTS], n_wrt = 0;
@@ -188,7 +200,7 @@ ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat rem
     return ts_builder_finish(b, &g, err) == TS_OK ? g : NULL;
 }
 
-/* ---- engines ------------------------------------------------------------------------------------- */
+/* ---- engines --------------------------------------------------------------------------------- */
 
 ts_engine *test_engine(const char *name, const char *isa, ts_error *err)
 {
@@ -224,8 +236,8 @@ static void decode(const ts_type *t, const void *from, double *v)
 }
 
 /* One buffer an argument or result, with in[] uploaded where it is given. */
-static ts_status make_buffers(ts_engine *e, ts_value *const *values, int n, double *const *in, ts_buffer **out,
-                              ts_error *err)
+static ts_status make_buffers(ts_engine *e, ts_value *const *values, int n, double *const *in,
+                              ts_buffer **out, ts_error *err)
 {
     for (int i = 0; i < n; i++) {
         const ts_type *t = &values[i]->type;
@@ -240,7 +252,8 @@ static ts_status make_buffers(ts_engine *e, ts_value *const *values, int n, doub
     return TS_OK;
 }
 
-ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out, ts_error *err)
+ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
+                       ts_error *err)
 {
     const ts_region *top = g->top;
     ts_buffer *args[TEST_ARRAYS] = {NULL}, *results[TEST_ARRAYS] = {NULL};
@@ -268,9 +281,10 @@ done:
     return status;
 }
 
-/* ---- judging ------------------------------------------------------------------------------------- */
+/* ---- judging --------------------------------------------------------------------------------- */
 
-double test_error(const ts_type *t, const double *got, const double *want, double floor, int64_t *at)
+double test_error(const ts_type *t, const double *got, const double *want, double floor,
+                  int64_t *at)
 {
     const bool exact = t->dtype != TS_F32 && t->dtype != TS_BF16;
     double largest = floor, worst = 0;
@@ -278,7 +292,7 @@ double test_error(const ts_type *t, const double *got, const double *want, doubl
     for (size_t i = 0; i < count(t); i++)
         if (isfinite(rounded(want[i], t->dtype))) largest = fmax(largest, fabs(want[i]));
     for (size_t i = 0; i < count(t); i++) {
-        const double w = rounded(want[i], t->dtype);   /* what is infinite in the dtype is infinite */
+        const double w = rounded(want[i], t->dtype); /* what is infinite in the dtype is infinite */
         double error = fabs(got[i] - want[i]) / largest;
         if (exact)
             error = got[i] == want[i] ? 0 : INFINITY;
@@ -304,19 +318,20 @@ typedef struct trial {
 static void complain(trial *t, const char *what, const char *detail)
 {
     t->failures++;
-    printf("FAILED %s [%s]: CASE(%s)\n  %s: %s\n", t->engine->vtable->name, ts_dtype_name(t->dtype), t->c->text, what,
-           detail);
+    printf("FAILED %s [%s]: CASE(%s)\n  %s: %s\n", t->engine->vtable->name, ts_dtype_name(t->dtype),
+           t->c->text, what, detail);
 }
 
-static void judge(trial *t, const char *what, const char *name, const ts_type *type, const double *got,
-                  const double *want, double bound, double floor)
+static void judge(trial *t, const char *what, const char *name, const ts_type *type,
+                  const double *got, const double *want, double bound, double floor)
 {
     char detail[400];
     int64_t at;
     const double error = test_error(type, got, want, floor, &at);
     if (error <= bound) return;
-    snprintf(detail, sizeof detail, "%s is off by %.3g at element %lld (found %.9g, expected %.9g); the bound is %.3g", name,
-             error, (long long)at, got[at], want[at], bound);
+    snprintf(detail, sizeof detail,
+             "%s is off by %.3g at element %lld (found %.9g, expected %.9g); the bound is %.3g",
+             name, error, (long long)at, got[at], want[at], bound);
     complain(t, what, detail);
 }
 
@@ -345,7 +360,10 @@ static bool keep_nothing(const ts_node *n)
     return false;
 }
 
-static ts_status lower_all(ts_graph *g, ts_error *err) { return ts_graph_lower(g, keep_nothing, err); }
+static ts_status lower_all(ts_graph *g, ts_error *err)
+{
+    return ts_graph_lower(g, keep_nothing, err);
+}
 
 /* Runs a pass and the verifier after it. */
 static bool pass(trial *t, ts_graph *g, const char *name, ts_status (*run)(ts_graph *, ts_error *))
@@ -356,7 +374,7 @@ static bool pass(trial *t, ts_graph *g, const char *name, ts_status (*run)(ts_gr
     return false;
 }
 
-/* ---- one case -------------------------------------------------------------------------------------- */
+/* ---- one case -------------------------------------------------------------------------------- */
 
 /* Arrays for values. r inputs and the case's inputs are filled alike in every graph of the case. */
 static void arrays(ts_value *const *values, int n, double **out)
@@ -375,14 +393,16 @@ static void fill_inputs(const trial *t, const ts_graph *g, double **in)
         const ts_value *v = g->top->arg[i];
         uint64_t state = seed_of(t->c) + (uint64_t)i * 7919;
         for (size_t k = 0; k < count(&v->type); k++) {
-            const double x = v->name[0] == 'i' ? filled(&t->c->in[i], i, v->type.dtype, k, &state) : normal(&state);
+            const double x = v->name[0] == 'i' ? filled(&t->c->in[i], i, v->type.dtype, k, &state)
+                                               : normal(&state);
             in[i][k] = rounded(x, v->type.dtype);
         }
     }
 }
 
 /* L from the forward graph's outputs and the r inputs of the gradient graph. */
-static double loss_f64(const ts_graph *forward, double *const *in, const ts_graph *g, double *const *r, double **out)
+static double loss_f64(const ts_graph *forward, double *const *in, const ts_graph *g,
+                       double *const *r, double **out)
 {
     double sum = 0;
     f64_eval(forward, in, out);
@@ -393,7 +413,8 @@ static double loss_f64(const ts_graph *forward, double *const *in, const ts_grap
     return sum;
 }
 
-static void differences(const ts_graph *forward, const ts_graph *g, double **in, int which, double *want)
+static void differences(const ts_graph *forward, const ts_graph *g, double **in, int which,
+                        double *want)
 {
     double *out[TEST_ARRAYS];
     arrays(forward->top->result, forward->top->n_result, out);
@@ -408,7 +429,8 @@ static void differences(const ts_graph *forward, const ts_graph *g, double **in,
     release(out, forward->top->n_result);
 }
 
-static void judge_outputs(trial *t, const char *what, const ts_graph *g, double **got, double **want)
+static void judge_outputs(trial *t, const char *what, const ts_graph *g, double **got,
+                          double **want)
 {
     const bool f32 = t->dtype != TS_BF16;
     for (int i = 0; i < g->top->n_result; i++) {
@@ -416,11 +438,13 @@ static void judge_outputs(trial *t, const char *what, const ts_graph *g, double 
         const double bound = f32 ? t->c->fwd : t->c->fwd16 > 0 ? t->c->fwd16 : 1e-2;
         const double grad = f32 ? t->c->grad : t->c->grad16 > 0 ? t->c->grad16 : 3e-2;
         const bool is_grad = name[0] == 'd';
-        judge(t, what, name, &g->top->result[i]->type, got[i], want[i], is_grad ? grad : bound, is_grad ? 1e-3 : 1e-6);
+        judge(t, what, name, &g->top->result[i]->type, got[i], want[i], is_grad ? grad : bound,
+              is_grad ? 1e-3 : 1e-6);
     }
 }
 
-static void execute_and_judge(trial *t, const char *what, const ts_graph *g, double **in, double **want)
+static void execute_and_judge(trial *t, const char *what, const ts_graph *g, double **in,
+                              double **want)
 {
     double *got[TEST_ARRAYS];
     ts_error err = {0};
@@ -432,9 +456,10 @@ static void execute_and_judge(trial *t, const char *what, const ts_graph *g, dou
     release(got, g->top->n_result);
 }
 
-/* Expected values of g's outputs: the interpreter's, and differences of it for gradients. The row that
- * take gives no gradient (padding) is the one place where a gradient is not the derivative. */
-static void expect(const test_case *c, const ts_graph *forward, const ts_graph *g, double **in, double **want)
+/* Expected values of g's outputs: the interpreter's, and differences of it for gradients. The row
+ * that take gives no gradient (padding) is the one place where a gradient is not the derivative. */
+static void expect(const test_case *c, const ts_graph *forward, const ts_graph *g, double **in,
+                   double **want)
 {
     f64_eval(forward, in, want);
     for (int i = forward->top->n_result; i < g->top->n_result; i++) {
@@ -450,7 +475,8 @@ static void expect(const test_case *c, const ts_graph *forward, const ts_graph *
 static bool has_composite(const ts_region *r)
 {
     for (const ts_node *n = r->first; n; n = n->next)
-        if (ts_op_infos[n->op].kind == TS_COMPOSITE || (n->body && has_composite(n->body))) return true;
+        if (ts_op_infos[n->op].kind == TS_COMPOSITE || (n->body && has_composite(n->body)))
+            return true;
     return false;
 }
 
@@ -484,10 +510,11 @@ int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, bool both_re
     double *in[TEST_ARRAYS], *want[TEST_ARRAYS];
     const bool gradient = c->grad > 0 && (dtype == TS_F32 || dtype == TS_BF16);
     ts_graph *forward = test_graph(c, dtype, false, TS_REMAT_NONE, &err);
-    for (int remat = TS_REMAT_NONE; forward && remat <= (both_remats ? TS_REMAT_FULL : TS_REMAT_NONE); remat++) {
+    for (int remat = TS_REMAT_NONE;
+         forward && remat <= (both_remats ? TS_REMAT_FULL : TS_REMAT_NONE); remat++) {
         ts_graph *g = test_graph(c, dtype, gradient, (ts_remat)remat, &err);
         if (!g) break;
-        if (remat == TS_REMAT_NONE) {                  /* inputs and expectations are those of any remat */
+        if (remat == TS_REMAT_NONE) { /* inputs and expectations are those of any remat */
             arrays(g->top->arg, g->top->n_arg, in);
             arrays(g->top->result, g->top->n_result, want);
             fill_inputs(&t, g, in);

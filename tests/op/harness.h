@@ -3,14 +3,15 @@
  *     CASE(attention, IN(X(2,5,2,3,8), X(2,5,2,8), X(2,5,2,8)),
  *          .attr.attention = {.causal = 1, .window = 3, .scale = 0.4}, .fwd = 2e-6, .grad = 1e-4)
  *
- * The case runs for every dtype that the op claims (X is the dtype under test), on an engine given by
- * name. Forward is compared with the double-precision interpreter; the gradient of L = Σ out·r, r fixed
- * and random, with central differences of that interpreter; a composite also by its lowering. Every
- * graph is printed, parsed and printed again, and verified after every pass.
+ * The case runs for every dtype that the op claims (X is the dtype under test), on an engine given
+ * by name. Forward is compared with the double-precision interpreter; the gradient of L = Σ out·r,
+ * r fixed and random, with central differences of that interpreter; a composite also by its
+ * lowering. Every graph is printed, parsed and printed again, and verified after every pass.
  *
- * Errors are relative to the largest value of the tensor. `fwd` and `grad` bound them in f32. In bf16
- * the operands are rounded first, so a result differs by its own rounding (2⁻⁹) and, where an op rounds
- * between two sums or a cotangent before a product, by a few of them: 1e-2 and 3e-2. Integers are exact.
+ * Errors are relative to the largest value of the tensor. `fwd` and `grad` bound them in f32. In
+ * bf16 the operands are rounded first, so a result differs by its own rounding (2⁻⁹) and, where an
+ * op rounds between two sums or a cotangent before a product, by a few of them: 1e-2 and 3e-2.
+ * Integers are exact.
  */
 #ifndef TS_TEST_HARNESS_H
 #define TS_TEST_HARNESS_H
@@ -18,7 +19,15 @@
 #include "exec/engine.h"
 #include "grad/grad.h"
 
-typedef enum test_fill { FILL_NORMAL, FILL_POSITIVE, FILL_RANGE, FILL_VALUE, FILL_SPECIAL, FILL_HUGE, FILL_SEGMENTS } test_fill;
+typedef enum test_fill {
+    FILL_NORMAL,
+    FILL_POSITIVE,
+    FILL_RANGE,
+    FILL_VALUE,
+    FILL_SPECIAL,
+    FILL_HUGE,
+    FILL_SEGMENTS
+} test_fill;
 
 enum { TEST_DTYPE = -1, TEST_INPUTS = 9, TEST_ARRAYS = 32 };
 typedef struct test_input {
@@ -46,7 +55,7 @@ struct test_case {
     unsigned quiet;                      /* bits of outputs that L leaves out */
 };
 
-/* ---- the words of a line ----------------------------------------------------------------------- */
+/* ---- the words of a line --------------------------------------------------------------------- */
 
 #define L(...) {(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}}
 #define CASE(name, ...) {.text = #name ", " #__VA_ARGS__, .op = TS_OP_##name, __VA_ARGS__},
@@ -55,8 +64,9 @@ struct test_case {
 #define INPUT(dt, how, a, z, ...) {true, dt, how, a, z, L(__VA_ARGS__)}
 #define X(...) INPUT(TEST_DTYPE, FILL_NORMAL, 0, 0, __VA_ARGS__)
 #define POS(...) INPUT(TEST_DTYPE, FILL_POSITIVE, 0, 0, __VA_ARGS__)       /* in [0.5, 2.5) */
-#define SPECIAL(...) INPUT(TEST_DTYPE, FILL_SPECIAL, 0, 0, __VA_ARGS__)    /* NaN, ±inf, ±0 among others */
-#define HUGE(...) INPUT(TEST_DTYPE, FILL_HUGE, 0, 0, __VA_ARGS__)          /* and the ends of the integers */
+/* NaN, ±inf, ±0 among others; and with EXTREME the ends of the integers. */
+#define SPECIAL(...) INPUT(TEST_DTYPE, FILL_SPECIAL, 0, 0, __VA_ARGS__)
+#define EXTREME(...) INPUT(TEST_DTYPE, FILL_HUGE, 0, 0, __VA_ARGS__)
 #define RANGE(a, z, ...) INPUT(TEST_DTYPE, FILL_RANGE, a, z, __VA_ARGS__)
 #define SAME(v, ...) INPUT(TEST_DTYPE, FILL_VALUE, v, 0, __VA_ARGS__)
 #define F32(...) INPUT(TS_F32, FILL_NORMAL, 0, 0, __VA_ARGS__)
@@ -67,7 +77,8 @@ struct test_case {
 #define U32(...) INPUT(TS_U32, FILL_HUGE, 0, 0, __VA_ARGS__)
 #define PRED(...) INPUT(TS_PRED, FILL_RANGE, 0, 2, __VA_ARGS__)
 #define PREDVAL(v) INPUT(TS_PRED, FILL_VALUE, v, 0, )
-#define SEGMENTS(...) INPUT(TS_I32, FILL_SEGMENTS, 0, 0, __VA_ARGS__)      /* 0 0 0 1 1 1 2 … along the last axis */
+/* 0 0 0 1 1 1 2 … along the last axis. */
+#define SEGMENTS(...) INPUT(TS_I32, FILL_SEGMENTS, 0, 0, __VA_ARGS__)
 #define ONLY_FLOATS .dtypes = 1u << TS_F32 | 1u << TS_BF16
 #define ONLY_F32 .dtypes = 1u << TS_F32
 #define ONLY_BF16 .dtypes = 1u << TS_BF16
@@ -76,21 +87,23 @@ struct test_case {
 extern const test_case test_cases[];
 extern const int test_case_count;
 
-/* ---- running ------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* Bits of the dtypes this case runs in. */
 unsigned test_case_dtypes(const test_case *c);
-/* All checks of a case in one dtype; prints what failed. Returns the number of failures. both_remats:
- * the gradient once with saved and once with recomputed values. */
+/* All checks of a case in one dtype; prints what failed. Returns the number of failures.
+ * both_remats: the gradient once with saved and once with recomputed values. */
 int test_case_run(ts_engine *e, const test_case *c, ts_dtype t, bool both_remats);
 
 /* The forward graph; gradient: also inputs r0 … of L, and outputs d0 … of inputs that have one. */
 ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat remat, ts_error *err);
 /* Runs g on e: arrays of doubles in, arrays of doubles out. */
-ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out, ts_error *err);
-/* The largest |got − want| over the largest |want| (at least floor); infinite where NaN or infinities
- * differ; for integers 0 or infinite. *at gets the element. */
-double test_error(const ts_type *t, const double *got, const double *want, double floor, int64_t *at);
+ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
+                       ts_error *err);
+/* The largest |got − want| over the largest |want| (at least floor); infinite where NaN or
+ * infinities differ; for integers 0 or infinite. *at gets the element. */
+double test_error(const ts_type *t, const double *got, const double *want, double floor,
+                  int64_t *at);
 /* An engine by name and (cpu) isa, with two threads. */
 ts_engine *test_engine(const char *name, const char *isa, ts_error *err);
 

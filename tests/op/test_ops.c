@@ -1,8 +1,9 @@
 /* tests/op/test_ops.c – the op table on every engine and instruction set this machine has.
  *
- * Which instructions oneDNN may use is fixed at its first call, so each set runs in a process of its
- * own: without TESSERA_ISA this program starts itself once for each; with it, it runs the table. A new
- * engine is a name in `targets`. TESSERA_CASE=word runs only the cases whose text contains it.
+ * Which instructions oneDNN may use is fixed at its first call, so each set runs in a process of
+ * its own: without TESSERA_ISA this program starts itself once for each; with it, it runs the
+ * table. A new engine is a name in `targets`. TESSERA_CASE=word runs only the cases whose text
+ * contains it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,7 @@ static const struct {
     const char *engine, *isa;
 } targets[] = {{"cpu", "ref"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cpu", "avx512_bf16"}};
 
-/* ---- the table on one target --------------------------------------------------------------------- */
+/* ---- the table on one target ----------------------------------------------------------------- */
 
 static ts_engine *engine;
 
@@ -51,7 +52,8 @@ static void every_case(void **state)
 /* The harness must see a wrong value, a wrong infinity, and a case whose expectation is not met. */
 static void mistakes_are_seen(void **state)
 {
-    const ts_type f = {.dtype = TS_F32, .rank = 1, .dim = {{NULL, 4}}}, i = {.dtype = TS_I32, .rank = 1, .dim = {{NULL, 4}}};
+    const ts_type f = {.dtype = TS_F32, .rank = 1, .dim = {{NULL, 4}}},
+                  i = {.dtype = TS_I32, .rank = 1, .dim = {{NULL, 4}}};
     const double want[4] = {1, -2, INFINITY, NAN};
     double got[4] = {1, -2, INFINITY, NAN};
     int64_t at;
@@ -83,7 +85,12 @@ static int build_planted(ts_builder *b, const test_case *c, ts_value **in, ts_va
 
 static void a_planted_mistake_fails(void **state)
 {
-    const test_case c = {.text = "exp, planted to fail", .op = TS_OP_exp, IN(X(3, 5)), .build = build_planted, .fwd = 1e-5, .grad = 1e-5};
+    const test_case c = {.text = "exp, planted to fail",
+                         .op = TS_OP_exp,
+                         IN(X(3, 5)),
+                         .build = build_planted,
+                         .fwd = 1e-5,
+                         .grad = 1e-5};
     (void)state;
     printf("(two failures or more are expected here)\n");
     assert_true(test_case_run(engine, &c, TS_F32, false) >= 2);
@@ -114,21 +121,24 @@ static int run_table(const char *name, const char *isa)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mistakes_are_seen), cmocka_unit_test(a_planted_mistake_fails), cmocka_unit_test(every_case),
+        cmocka_unit_test(mistakes_are_seen),
+        cmocka_unit_test(a_planted_mistake_fails),
+        cmocka_unit_test(every_case),
     };
     const int failed = cmocka_run_group_tests_name(isa, tests, NULL, NULL);
     ts_engine_close(engine);
     return failed;
 }
 
-/* ---- what the table covers ------------------------------------------------------------------------- */
+/* ---- what the table covers ------------------------------------------------------------------- */
 
 /* The dtypes in which some line runs op, with a gradient if asked. */
 static unsigned covered(ts_op op, bool gradient)
 {
     unsigned all = 0;
     for (int i = 0; i < test_case_count; i++)
-        if (test_cases[i].op == op && (!gradient || test_cases[i].grad > 0)) all |= test_case_dtypes(&test_cases[i]);
+        if (test_cases[i].op == op && (!gradient || test_cases[i].grad > 0))
+            all |= test_case_dtypes(&test_cases[i]);
     return all;
 }
 
@@ -146,10 +156,29 @@ static void every_op_and_dtype_has_a_line(void **state)
 
 /* Ops without a gradient, by name: one more or one fewer in the table of rules is noticed here. */
 static const ts_op no_gradient[] = {
-    TS_OP_constant, TS_OP_iota, TS_OP_axis_index, TS_OP_not, TS_OP_is_finite, TS_OP_and, TS_OP_or, TS_OP_xor,
-    TS_OP_shift_left, TS_OP_shift_right, TS_OP_compare, TS_OP_argmax, TS_OP_all_reduce, TS_OP_all_gather,
-    TS_OP_reduce_scatter, TS_OP_all_to_all, TS_OP_collective_permute, TS_OP_random_bits, TS_OP_rms_norm_grad,
-    TS_OP_attention_grad, TS_OP_gated_grad, TS_OP_linear_xent_grad, TS_OP_adamw,
+    TS_OP_constant,
+    TS_OP_iota,
+    TS_OP_axis_index,
+    TS_OP_not,
+    TS_OP_is_finite,
+    TS_OP_and,
+    TS_OP_or,
+    TS_OP_xor,
+    TS_OP_shift_left,
+    TS_OP_shift_right,
+    TS_OP_compare,
+    TS_OP_argmax,
+    TS_OP_all_reduce,
+    TS_OP_all_gather,
+    TS_OP_reduce_scatter,
+    TS_OP_all_to_all,
+    TS_OP_collective_permute,
+    TS_OP_random_bits,
+    TS_OP_rms_norm_grad,
+    TS_OP_attention_grad,
+    TS_OP_gated_grad,
+    TS_OP_linear_xent_grad,
+    TS_OP_adamw,
 };
 
 static void every_differentiable_op_has_a_gradient_line(void **state)
@@ -158,17 +187,22 @@ static void every_differentiable_op_has_a_gradient_line(void **state)
     (void)state;
     for (int op = 0; op < TS_OPS; op++) {
         bool listed = false;
-        for (size_t i = 0; i < sizeof no_gradient / sizeof no_gradient[0]; i++) listed |= no_gradient[i] == (ts_op)op;
-        if (listed != (ts__vjps[op] == NULL)) printf("%s: is on one list of ops without a gradient only\n", ts_op_infos[op].name);
+        for (size_t i = 0; i < sizeof no_gradient / sizeof no_gradient[0]; i++)
+            listed |= no_gradient[i] == (ts_op)op;
+        if (listed != (ts__vjps[op] == NULL))
+            printf("%s: is on one list of ops without a gradient only\n", ts_op_infos[op].name);
         assert_int_equal(listed, ts__vjps[op] == NULL);
         if (listed) continue;
-        unsigned want = op == TS_OP_scatter_add ? 1u << TS_I32 : op == TS_OP_repeat ? floats : ts_op_dtypes((ts_op)op) & floats;
-        if (want & ~covered((ts_op)op, true)) printf("%s: no gradient line\n", ts_op_infos[op].name);
+        unsigned want = op == TS_OP_scatter_add ? 1u << TS_I32
+                        : op == TS_OP_repeat    ? floats
+                                                : ts_op_dtypes((ts_op)op) & floats;
+        if (want & ~covered((ts_op)op, true))
+            printf("%s: no gradient line\n", ts_op_infos[op].name);
         assert_int_equal(want & ~covered((ts_op)op, true), 0);
     }
 }
 
-/* ---- one process a target ---------------------------------------------------------------------------- */
+/* ---- one process a target -------------------------------------------------------------------- */
 
 static void target_passes(void **state)
 {
@@ -177,7 +211,8 @@ static void target_passes(void **state)
     int status = 0;
     for (int isa = 0; isa < TS_ISAS; isa++)
         if (strcmp(ts_isa_name((ts_isa)isa), targets[i].isa) == 0 && isa > (int)ts_isa_detect()) {
-            printf("SKIP %s %s: this machine lacks the instructions\n", targets[i].engine, targets[i].isa);
+            printf("SKIP %s %s: this machine lacks the instructions\n", targets[i].engine,
+                   targets[i].isa);
             skip();
         }
     const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -201,11 +236,13 @@ int main(int argc, char **argv)
     enum { N = sizeof targets / sizeof targets[0] };
     const char *isa = getenv("TESSERA_ISA");
     struct CMUnitTest tests[N + 3] = {
-        cmocka_unit_test(threefry_is_the_published_one), cmocka_unit_test(every_op_and_dtype_has_a_line),
+        cmocka_unit_test(threefry_is_the_published_one),
+        cmocka_unit_test(every_op_and_dtype_has_a_line),
         cmocka_unit_test(every_differentiable_op_has_a_gradient_line),
     };
     if (isa) return run_table(argc > 1 ? argv[1] : "cpu", isa) != 0;
     for (size_t i = 0; i < N; i++)
-        tests[3 + i] = (struct CMUnitTest){targets[i].isa, target_passes, NULL, NULL, (void *)(uintptr_t)i};
+        tests[3 + i] =
+            (struct CMUnitTest){targets[i].isa, target_passes, NULL, NULL, (void *)(uintptr_t)i};
     return cmocka_run_group_tests_name("op table", tests, NULL, NULL);
 }

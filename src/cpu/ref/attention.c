@@ -1,10 +1,10 @@
 /* cpu/ref/attention.c – softmax(q·kᵀ·scale + mask)·v and its gradient, one query row at a time.
  *
  * Never holds S×S: a thread has one row of scores. Query i stands at position i + T − S; key j is
- * visible when causal ⇒ j ≤ position, window ⇒ position − j < window, and segments are equal. A row that
- * sees no key is zero, has log-sum-exp −inf and gets and gives no gradient. All sums in double.
- * Backward: Dao et al. 2022: p = exp(s − lse), ds = p·(do·v − do·o). dk and dv of one (batch, kv head)
- * belong to one thread, which sums them in query order.
+ * visible when causal ⇒ j ≤ position, window ⇒ position − j < window, and segments are equal. A row
+ * that sees no key is zero, has log-sum-exp −inf and gets and gives no gradient. All sums in
+ * double. Backward: Dao et al. 2022: p = exp(s − lse), ds = p·(do·v − do·o). dk and dv of one
+ * (batch, kv head) belong to one thread, which sums them in query order.
  */
 #include "cpu/ref/ref.h"
 
@@ -13,11 +13,13 @@ typedef struct shape { int64_t B, S, T, K, G, D; ts_dtype dtype; double scale, s
 static shape shape_of(const ts_node *n)
 {
     const ts_type *q = &n->in[0]->type;
-    return (shape){q->dim[0].size, q->dim[1].size, n->in[1]->type.dim[1].size, q->dim[2].size, q->dim[3].size,
-                   q->dim[4].size, q->dtype, n->attr.attention.scale, n->attr.attention.softcap};
+    return (shape){q->dim[0].size, q->dim[1].size,          n->in[1]->type.dim[1].size,
+                   q->dim[2].size, q->dim[3].size,          q->dim[4].size,
+                   q->dtype,       n->attr.attention.scale, n->attr.attention.softcap};
 }
 
-static bool visible(const ts_node *n, const shape *h, const int32_t *segments, int64_t b, int64_t i, int64_t j)
+static bool visible(const ts_node *n, const shape *h, const int32_t *segments, int64_t b, int64_t i,
+                    int64_t j)
 {
     const int64_t at = i + h->T - h->S, window = n->attr.attention.window;
     if (n->attr.attention.causal && j > at) return false;
@@ -30,7 +32,8 @@ static double product(const shape *h, const void *a, int64_t at_a, const void *b
 {
     double sum = 0;
     for (int64_t d = 0; d < h->D; d++)
-        sum += (double)ts__ref_get(a, h->dtype, at_a + d) * (double)ts__ref_get(b, h->dtype, at_b + d);
+        sum +=
+            (double)ts__ref_get(a, h->dtype, at_a + d) * (double)ts__ref_get(b, h->dtype, at_b + d);
     return sum;
 }
 
@@ -56,23 +59,26 @@ static double score(const shape *h, double qk, double *slope)
     return h->softcap * t;
 }
 
-ts_status ts__ref_prepare_attention(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_prepare_attention(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                    ts_error *err)
 {
     const shape h = shape_of(n);
-    return ts__ref_scratch(n, threads, h.T + h.D, 0, 4.0 * (double)ts__ref_count(n->in[0]) * (double)h.T, out, err);
+    return ts__ref_scratch(n, threads, h.T + h.D, 0,
+                           4.0 * (double)ts__ref_count(n->in[0]) * (double)h.T, out, err);
 }
 
 /* One row: p and sum are this thread's T and D doubles. */
 static void forward_row(const ts_cpu_call *c, const shape *h, int64_t row, double *p, double *sum)
 {
-    const int64_t heads = h->G * h->K, k = row / h->G % h->K, i = row / heads % h->S, b = row / heads / h->S;
+    const int64_t heads = h->G * h->K, k = row / h->G % h->K, i = row / heads % h->S,
+                  b = row / heads / h->S;
     const int32_t *segments = c->node->n_in > 3 ? c->in[3] : NULL;
     double most = -INFINITY, total = 0, slope;
     for (int64_t j = 0; j < h->T; j++) {
         p[j] = -INFINITY;
         if (!visible(c->node, h, segments, b, i, j)) continue;
         p[j] = score(h, product(h, c->in[0], row * h->D, c->in[1], key_at(h, b, j, k)), &slope);
-        if (!(p[j] <= most)) most = p[j];               /* a NaN is taken and spoils the row, as it must */
+        if (!(p[j] <= most)) most = p[j]; /* a NaN is taken and spoils the row, as it must */
     }
     memset(sum, 0, (size_t)h->D * sizeof *sum);
     if (most == -INFINITY) {                            /* no key seen */
@@ -106,21 +112,23 @@ void ts__ref_attention(const ts_cpu_call *c)
     }
 }
 
-/* ---- gradient --------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------- */
 
 enum { Q, KEY, V, O, LSE, DO, SEGMENTS };               /* operands of attention_grad */
 
-ts_status ts__ref_prepare_attention_grad(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_prepare_attention_grad(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                         ts_error *err)
 {
     const shape h = shape_of(n);
     int64_t sums;
     if (ts_mul_i64(2 * h.T, h.D, &sums) || ts_add_i64(sums, h.D, &sums)) sums = INT64_MAX;
-    return ts__ref_scratch(n, threads, sums, 0, 10.0 * (double)ts__ref_count(n->in[0]) * (double)h.T, out, err);
+    return ts__ref_scratch(n, threads, sums, 0,
+                           10.0 * (double)ts__ref_count(n->in[0]) * (double)h.T, out, err);
 }
 
 /* Adds the row's share to dk and dv [T,D] and stores its dq. */
-static void backward_row(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t i, int64_t g, double *dk,
-                         double *dv, double *dq)
+static void backward_row(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t i,
+                         int64_t g, double *dk, double *dv, double *dq)
 {
     const int64_t at = query_at(h, b, i, k, g);
     const int32_t *segments = c->node->n_in > SEGMENTS ? c->in[SEGMENTS] : NULL;

@@ -73,15 +73,18 @@ void ts__ref_store_int(ts_dtype t, void *p, int64_t at, int n, const uint32_t *i
         ((uint8_t *)p)[at + i] = in[i] != 0;
 }
 
-ts_status ts__ref_scratch(const ts_node *n, int threads, int64_t per_thread_doubles, int64_t shared_doubles,
-                          double flops, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_scratch(const ts_node *n, int threads, int64_t per_thread_doubles,
+                          int64_t shared_doubles, double flops, ts_cpu_prepared *out, ts_error *err)
 {
     int64_t all;
     *out = (ts_cpu_prepared){.flops = flops};
-    if (per_thread_doubles > (INT64_MAX >> 8) || ts_mul_i64((per_thread_doubles + 7) / 8 * 8, threads, &all) ||
+    if (per_thread_doubles > (INT64_MAX >> 8) ||
+        ts_mul_i64((per_thread_doubles + 7) / 8 * 8, threads, &all) ||
         ts_add_i64(all, shared_doubles, &all) ||
-        ts_mul_size((size_t)all, sizeof(double), &out->scratch_bytes) || out->scratch_bytes > PTRDIFF_MAX)
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: the scratch memory of one call does not fit an address space",
+        ts_mul_size((size_t)all, sizeof(double), &out->scratch_bytes) ||
+        out->scratch_bytes > PTRDIFF_MAX)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "%s: the scratch memory of one call does not fit an address space",
                         ts_op_infos[n->op].name);
     for (int i = 0; i < n->n_in; i++)
         out->bytes += (double)ts_type_bytes(&n->in[i]->type);

@@ -1,14 +1,16 @@
 /* cpu/ref/elementwise.c – one value in, one value out: arithmetic, comparison, select, convert.
  *
- * Work goes in blocks: operands are loaded (a scalar repeats), the block is computed in f32 or u32 and
- * stored. A block is read whole before it is written, so a result may lie in an operand's buffer.
- * Integers wrap; their division truncates and x / 0 = −1 (all bits), INT_MIN / −1 = INT_MIN.
+ * Work goes in blocks: operands are loaded (a scalar repeats), the block is computed in f32 or u32
+ * and stored. A block is read whole before it is written, so a result may lie in an operand's
+ * buffer. Integers wrap; their division truncates and x / 0 = −1 (all bits), INT_MIN / −1 =
+ * INT_MIN.
  */
 #include "cpu/ref/ref.h"
 
-/* Heads a loop over blocks from `at` of `count` elements, on all threads of call `c` when that pays. */
-#define FOR_BLOCKS                                                                                    \
-    _Pragma("omp parallel for num_threads(c->threads) if (count >= TS__REF_PARALLEL)")                \
+/* Heads a loop over blocks from `at` of `count` elements, on all threads of call `c` when that
+ * pays. */
+#define FOR_BLOCKS                                                                          \
+    _Pragma("omp parallel for num_threads(c->threads) if (count >= TS__REF_PARALLEL)")     \
     for (int64_t at = 0; at < count; at += TS__REF_BLOCK)
 
 static inline int block_size(int64_t count, int64_t at)
@@ -23,7 +25,7 @@ static inline bool finite_bits(float f)
     return (u & 0x7f800000u) != 0x7f800000u;
 }
 
-/* ---- one operand ------------------------------------------------------------------------------ */
+/* ---- one operand ----------------------------------------------------------------------------- */
 
 #define EACH(e) for (int i = 0; i < n; i++) { const float v = x[i]; x[i] = (e); } break
 
@@ -92,7 +94,7 @@ void ts__ref_is_finite(const ts_cpu_call *c)
     }
 }
 
-/* ---- convert ---------------------------------------------------------------------------------- */
+/* ---- convert --------------------------------------------------------------------------------- */
 
 static uint32_t saturate(double v, ts_dtype to)
 {
@@ -113,7 +115,8 @@ static void convert_from_float(const float *x, int n, ts_dtype to, void *out, in
     ts__ref_store_int(to, out, at, n, v);
 }
 
-static void convert_from_int(const uint32_t *x, int n, ts_dtype from, ts_dtype to, void *out, int64_t at)
+static void convert_from_int(const uint32_t *x, int n, ts_dtype from, ts_dtype to, void *out,
+                             int64_t at)
 {
     if (!ts__ref_is_float(to)) {
         ts__ref_store_int(to, out, at, n, x);           /* i32 ↔ u32 keeps the bits */
@@ -144,7 +147,7 @@ void ts__ref_convert(const ts_cpu_call *c)
     }
 }
 
-/* ---- two operands ----------------------------------------------------------------------------- */
+/* ---- two operands ---------------------------------------------------------------------------- */
 
 #define EACH(e) for (int i = 0; i < n; i++) { const float a = x[i], b = y[i]; x[i] = (e); } break
 
@@ -296,7 +299,8 @@ void ts__ref_select(const ts_cpu_call *c)
 {
     const ts_node *node = c->node;
     const int64_t count = ts__ref_count(node->out[0]);
-    const int64_t step[3] = {node->in[0]->type.rank > 0, node->in[1]->type.rank > 0, node->in[2]->type.rank > 0};
+    const int64_t step[3] = {node->in[0]->type.rank > 0, node->in[1]->type.rank > 0,
+                             node->in[2]->type.rank > 0};
     const uint8_t *pred = c->in[0];
     const size_t size = ts_dtype_bytes(node->out[0]->type.dtype);
 #pragma omp parallel for num_threads(c->threads) if (count >= TS__REF_PARALLEL)

@@ -1,7 +1,7 @@
 /* cpu/ref/index.c – rows by number, and their gradient.
  *
- * An id outside [0, rows) reads zeros and writes nothing. scatter_add adds in the order of the ids, so
- * equal ids give the same bits whatever the thread count; it sums in double and rounds once.
+ * An id outside [0, rows) reads zeros and writes nothing. scatter_add adds in the order of the ids,
+ * so equal ids give the same bits whatever the thread count; it sums in double and rounds once.
  */
 #include "cpu/ref/ref.h"
 
@@ -29,9 +29,11 @@ void ts__ref_take(const ts_cpu_call *c)
     }
 }
 
-ts_status ts__ref_prepare_scatter_add(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_prepare_scatter_add(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                      ts_error *err)
 {
-    return ts__ref_scratch(n, threads, 0, ts__ref_count(n->out[0]), (double)ts__ref_count(n->in[1]), out, err);
+    return ts__ref_scratch(n, threads, 0, ts__ref_count(n->out[0]), (double)ts__ref_count(n->in[1]),
+                           out, err);
 }
 
 void ts__ref_scatter_add(const ts_cpu_call *c)

@@ -34,5 +34,6 @@ void ts__ref_random_bits(const ts_cpu_call *c)
     const int64_t count = ts__ref_count(c->node->out[0]);
 #pragma omp parallel for num_threads(c->threads) if (count >= TS__REF_PARALLEL)
     for (int64_t i = 0; i < count; i++)
-        ((uint32_t *)c->out[0])[i] = threefry(key[0], key[1], (uint32_t)i, (uint32_t)((uint64_t)i >> 32));
+        ((uint32_t *)c->out[0])[i] =
+            threefry(key[0], key[1], (uint32_t)i, (uint32_t)((uint64_t)i >> 32));
 }

@@ -1,7 +1,7 @@
 /* cpu/ref/reduce.c – sums, maxima, argmax, top_k.
  *
- * Each result element is made by one thread in operand order, so thread counts do not change bits. A
- * NaN is larger than everything, and of equal values the first wins.
+ * Each result element is made by one thread in operand order, so thread counts do not change bits.
+ * A NaN is larger than everything, and of equal values the first wins.
  */
 #include "cpu/ref/ref.h"
 
@@ -42,7 +42,8 @@ static bool larger(double a, double b)
 static double reduce_float(const void *x, ts_dtype t, int64_t from, const walk *r, bool sum)
 {
     double value = sum ? 0.0 : -INFINITY;
-    const int64_t n = r->rank ? r->size[r->rank - 1] : 1, step = r->rank ? r->stride[r->rank - 1] : 0;
+    const int64_t n = r->rank ? r->size[r->rank - 1] : 1,
+                  step = r->rank ? r->stride[r->rank - 1] : 0;
     for (int64_t k = 0; k < r->count; k += n) {
         const int64_t at = from + offset_of(r, k);
         for (int64_t i = 0; i < n; i++) {
@@ -138,11 +139,12 @@ void ts__ref_top_k(const ts_cpu_call *c)
         for (int64_t j = 0; j < k; j++) {
             int64_t best = -1;
             for (int64_t i = 0; i < n; i++) {
-                const bool free = last < 0 || (i != last && before(c->in[0], t->dtype, r * n, last, i));
+                const bool free =
+                    last < 0 || (i != last && before(c->in[0], t->dtype, r * n, last, i));
                 if (free && (best < 0 || before(c->in[0], t->dtype, r * n, i, best))) best = i;
             }
-            memcpy((char *)c->out[0] + (size_t)(r * k + j) * size, (const char *)c->in[0] + (size_t)(r * n + best) * size,
-                   size);
+            memcpy((char *)c->out[0] + (size_t)(r * k + j) * size,
+                   (const char *)c->in[0] + (size_t)(r * n + best) * size, size);
             ((int32_t *)c->out[1])[r * k + j] = (int32_t)best;
             last = best;
         }

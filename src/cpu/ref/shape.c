@@ -6,7 +6,7 @@
  */
 #include "cpu/ref/ref.h"
 
-/* ---- sources ---------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 static void put_number(void *p, ts_dtype t, int64_t i, double value)
 {
@@ -44,16 +44,18 @@ void ts__ref_iota(const ts_cpu_call *c)
                 put_number(c->out[0], y->type.dtype, (o * s.axis + a) * s.inner + i, (double)a);
 }
 
-/* ---- copies ----------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
-ts_status ts__ref_prepare_collective(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_prepare_collective(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                     ts_error *err)
 {
     if (n->attr.collective.n > 1)
-        return TS_ERROR(err, TS_FAILED_PRECONDITION,
-                        "%s runs over axis \"%s\" of %lld devices, but this program has one device; open the engine "
-                        "with as many devices as the mesh has",
-                        ts_op_infos[n->op].name, n->attr.collective.axis ? n->attr.collective.axis : "",
-                        (long long)n->attr.collective.n);
+        return TS_ERROR(
+            err, TS_FAILED_PRECONDITION,
+            "%s runs over axis \"%s\" of %lld devices, but this program has one device; open the engine "
+            "with as many devices as the mesh has",
+            ts_op_infos[n->op].name, n->attr.collective.axis ? n->attr.collective.axis : "",
+            (long long)n->attr.collective.n);
     return ts__ref_scratch(n, threads, 0, 0, 0, out, err);
 }
 
@@ -73,13 +75,14 @@ void ts__ref_barrier(const ts_cpu_call *c)
         ts__ref_copy_bytes(c->out[i], c->in[i], ts_type_bytes(&c->node->out[i]->type));
 }
 
-/* ---- strided gathers -------------------------------------------------------------------------- */
+/* ---- strided gathers ------------------------------------------------------------------------- */
 
 #define GATHER_ROW(type)                                                            \
     for (int64_t i = 0; i < n; i++)                                                 \
         ((type *)out)[at + i] = ((const type *)in)[from + i * step]
 
-static void gather_row(void *out, int64_t at, const void *in, int64_t from, int64_t step, int64_t n, size_t size)
+static void gather_row(void *out, int64_t at, const void *in, int64_t from, int64_t step, int64_t n,
+                       size_t size)
 {
     if (size == 4)
         GATHER_ROW(uint32_t);
@@ -132,16 +135,18 @@ void ts__ref_broadcast(const ts_cpu_call *c)
     gather(c, stride);
 }
 
-/* ---- pieces of one axis ----------------------------------------------------------------------- */
+/* ---- pieces of one axis ---------------------------------------------------------------------- */
 
-/* Copies n steps of the axis: from position `from` of in (whose axis has in_axis steps) to `to` of out. */
-static void copy_axis(void *out, int64_t out_axis, int64_t to, const void *in, int64_t in_axis, int64_t from,
-                      int64_t n, int64_t outer, size_t step_bytes)
+/* Copies n steps of the axis: from position `from` of in (whose axis has in_axis steps) to `to` of
+ * out. */
+static void copy_axis(void *out, int64_t out_axis, int64_t to, const void *in, int64_t in_axis,
+                      int64_t from, int64_t n, int64_t outer, size_t step_bytes)
 {
     if (n == 0 || step_bytes == 0) return;
     for (int64_t o = 0; o < outer; o++)
         memcpy((char *)out + (size_t)(o * out_axis + to) * step_bytes,
-               (const char *)in + (size_t)(o * in_axis + from) * step_bytes, (size_t)n * step_bytes);
+               (const char *)in + (size_t)(o * in_axis + from) * step_bytes,
+               (size_t)n * step_bytes);
 }
 
 static size_t step_bytes(const ts_value *v, const ts__ref_split *s)
@@ -177,7 +182,8 @@ void ts__ref_pad(const ts_cpu_call *c)
     if (n == 0) return;
     put_number(c->out[0], y->type.dtype, 0, c->node->attr.pad.value);
     repeat_first(c->out[0], ts_dtype_bytes(y->type.dtype), n);
-    copy_axis(c->out[0], y->type.dim[axis].size, low, c->in[0], s.axis, 0, s.axis, s.outer, step_bytes(x, &s));
+    copy_axis(c->out[0], y->type.dim[axis].size, low, c->in[0], s.axis, 0, s.axis, s.outer,
+              step_bytes(x, &s));
 }
 
 static int64_t clamped_start(const void *start, int64_t axis, int64_t size)
@@ -191,7 +197,8 @@ void ts__ref_dynamic_slice(const ts_cpu_call *c)
     const ts_value *x = c->node->in[0];
     const int64_t n = c->node->attr.dynamic.size;
     const ts__ref_split s = ts__ref_split_at(&x->type, c->node->attr.dynamic.axis);
-    copy_axis(c->out[0], n, 0, c->in[0], s.axis, clamped_start(c->in[1], s.axis, n), n, s.outer, step_bytes(x, &s));
+    copy_axis(c->out[0], n, 0, c->in[0], s.axis, clamped_start(c->in[1], s.axis, n), n, s.outer,
+              step_bytes(x, &s));
 }
 
 void ts__ref_dynamic_update(const ts_cpu_call *c)
@@ -200,5 +207,6 @@ void ts__ref_dynamic_update(const ts_cpu_call *c)
     const int64_t axis = c->node->attr.dynamic.axis, n = u->type.dim[axis].size;
     const ts__ref_split s = ts__ref_split_at(&x->type, axis);
     ts__ref_copy_bytes(c->out[0], c->in[0], ts_type_bytes(&x->type));
-    copy_axis(c->out[0], s.axis, clamped_start(c->in[2], s.axis, n), c->in[1], n, 0, n, s.outer, step_bytes(x, &s));
+    copy_axis(c->out[0], s.axis, clamped_start(c->in[2], s.axis, n), c->in[1], n, 0, n, s.outer,
+              step_bytes(x, &s));
 }

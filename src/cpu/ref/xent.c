@@ -1,8 +1,9 @@
-/* cpu/ref/xent.c – cross-entropy of logits x·wᵀ, and its gradient, without a tokens × vocabulary buffer.
+/* cpu/ref/xent.c – cross-entropy of logits x·wᵀ, and its gradient, without a tokens × vocabulary
+ * buffer.
  *
  * Forward keeps one token's logits a thread. Backward computes each logit again from x, w and the
- * log-sum-exp: once by token for dx, once by class for dw, so that each sum belongs to one thread and
- * is made in order. The chunk attribute is a hint for faster kernels; it changes nothing here.
+ * log-sum-exp: once by token for dx, once by class for dw, so that each sum belongs to one thread
+ * and is made in order. The chunk attribute is a hint for faster kernels; it changes nothing here.
  * A label outside [0, V) is ignored: loss 0; its log-sum-exp is still that of the logits.
  */
 #include "cpu/ref/ref.h"
@@ -20,7 +21,8 @@ static double logit(const ts_cpu_call *c, const shape *h, int64_t t, int64_t v, 
 {
     double z = 0;
     if (h->dtype == TS_F32) {
-        const float *x = (const float *)c->in[0] + t * h->E, *w = (const float *)c->in[1] + v * h->E;
+        const float *x = (const float *)c->in[0] + t * h->E,
+                    *w = (const float *)c->in[1] + v * h->E;
         for (int64_t e = 0; e < h->E; e++)
             z += (double)x[e] * (double)w[e];
     } else {
@@ -35,10 +37,12 @@ static double logit(const ts_cpu_call *c, const shape *h, int64_t t, int64_t v, 
     return h->softcap * th;
 }
 
-ts_status ts__ref_prepare_linear_xent(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_prepare_linear_xent(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                      ts_error *err)
 {
     const shape h = shape_of(n);
-    return ts__ref_scratch(n, threads, h.V, 0, 2.0 * (double)h.T * (double)h.V * (double)h.E, out, err);
+    return ts__ref_scratch(n, threads, h.V, 0, 2.0 * (double)h.T * (double)h.V * (double)h.E, out,
+                           err);
 }
 
 void ts__ref_linear_xent(const ts_cpu_call *c)
@@ -65,21 +69,25 @@ void ts__ref_linear_xent(const ts_cpu_call *c)
     }
 }
 
-/* ---- gradient --------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------- */
 
 enum { X, W, LABELS, LSE, DLOSS, DLSE };                /* operands of linear_xent_grad */
 
-ts_status ts__ref_prepare_linear_xent_grad(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+ts_status ts__ref_prepare_linear_xent_grad(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                           ts_error *err)
 {
     const shape h = shape_of(n);
-    return ts__ref_scratch(n, threads, h.E, 0, 8.0 * (double)h.T * (double)h.V * (double)h.E, out, err);
+    return ts__ref_scratch(n, threads, h.E, 0, 8.0 * (double)h.T * (double)h.V * (double)h.E, out,
+                           err);
 }
 
-/* d(loss)/d(x·w) of token t and class v: p·(dloss + dlse) − [v is the label]·dloss, through the cap. */
+/* d(loss)/d(x·w) of token t and class v: p·(dloss + dlse) − [v is the label]·dloss, through the
+ * cap. */
 static double dlogit(const ts_cpu_call *c, const shape *h, int64_t t, int64_t v)
 {
     const int32_t label = ((const int32_t *)c->in[LABELS])[t];
-    const double dloss = label >= 0 && label < h->V ? (double)((const float *)c->in[DLOSS])[t] : 0.0;
+    const double dloss =
+        label >= 0 && label < h->V ? (double)((const float *)c->in[DLOSS])[t] : 0.0;
     const double dlse = (double)((const float *)c->in[DLSE])[t];
     double slope;
     const double p = exp(logit(c, h, t, v, &slope) - (double)((const float *)c->in[LSE])[t]);
