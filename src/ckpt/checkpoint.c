@@ -305,12 +305,13 @@ static ts_status remove_step(const char *folder, int64_t step, ts_error *err)
     return status;
 }
 
-ts_status ts_checkpoint_keep(const char *folder, size_t keep, ts_error *err)
+ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t keep, ts_error *err)
 {
     int64_t *steps;
     size_t n;
     TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
     if (keep == 0) keep = 1;
+    while (n > 0 && steps[n - 1] > saved_step) n--;
     ts_status status = TS_OK;
     for (size_t i = 0; i + keep < n && status == TS_OK; i++)
         status = remove_step(folder, steps[i], err);

@@ -33,8 +33,10 @@ typedef struct ts_checkpoint_entry {
  * fails, it may hold the new one too). A checkpoint of that step is replaced. */
 ts_status ts_checkpoint_save(const char *folder, int64_t step, const ts_checkpoint_entry *entries,
                              size_t n, const json_t *state, ts_error *err);
-/* Removes the oldest until at most keep are left; the newest one never goes. */
-ts_status ts_checkpoint_keep(const char *folder, size_t keep, ts_error *err);
+/* After a save of that step: removes the oldest until at most keep (at least 1) of those up to it are
+ * left. Later steps are neither counted nor touched: a run that resumed behind a damaged checkpoint
+ * must not pay for it with good ones. */
+ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t keep, ts_error *err);
 
 /* Steps in a folder, ascending, complete or not. A missing folder has none. Owns: caller, ts_free. */
 ts_status ts_checkpoint_list(const char *folder, int64_t **steps, size_t *n, ts_error *err);

@@ -59,7 +59,7 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
         r->saved_step = r->step;
         ts__run_line(r, "saved checkpoint %s/%lld (%.2f s)", folder, (long long)r->step, ts_clock_seconds() - start);
         if (r->config->max_num_checkpoints_to_keep > 0)
-            status = ts_checkpoint_keep(folder, (size_t)r->config->max_num_checkpoints_to_keep, err);
+            status = ts_checkpoint_keep(folder, r->step, (size_t)r->config->max_num_checkpoints_to_keep, err);
     }
     json_decref(state);
     ts_free(folder);

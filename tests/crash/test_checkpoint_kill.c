@@ -37,7 +37,7 @@ static void save_forever(const char *folder, int64_t step, int acknowledge)
         json_t *state = json_pack("{s:I}", "step", (json_int_t)step);
         ts_status status = ts_checkpoint_save(folder, step, &entry, 1, state, &err);
         json_decref(state);
-        if (status == TS_OK) status = ts_checkpoint_keep(folder, 2, &err);
+        if (status == TS_OK) status = ts_checkpoint_keep(folder, step, 2, &err);
         if (status != TS_OK) _exit(1);
         if (write(acknowledge, &step, sizeof step) != sizeof step) _exit(0);
     }

@@ -199,16 +199,35 @@ static void test_save_and_open(void **state)
     assert_int_equal(newest_step(&version), 100);
     assert_int_equal(version, 7);
     assert_int_equal(names_in(in_root("run/checkpoints")), 3);
-    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 2, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 2, &err), TS_OK);
     int64_t *steps;
     size_t n;
     assert_int_equal(ts_checkpoint_list(in_root("run/checkpoints"), &steps, &n, &err), TS_OK);
     assert_true(n == 2 && steps[0] == 90 && steps[1] == 100);
     ts_free(steps);
-    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 0, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 0, &err), TS_OK);
     assert_int_equal(names_in(in_root("run/checkpoints")), 1);
     assert_int_equal(newest_step(NULL), 100);
     assert_string_equal(logged, "");
+}
+
+/* Step 200 is damaged; the run resumes from 100 and saves 150. Keeping one must not leave only 200. */
+static void test_keep_behind_damage(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    save_good(100, 1);
+    save_good(200, 1);
+    flip(in_root("run/checkpoints/200" SHARD), 900);
+    assert_int_equal(newest_step(NULL), 100);
+    save_good(150, 2);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 150, 1, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2);
+    assert_int_equal(newest_step(NULL), 150);
+    save_good(200, 3); /* replaces the damaged one */
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 200, 1, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 1);
+    assert_int_equal(newest_step(NULL), 200);
 }
 
 static void test_list_ignores(void **state)
@@ -438,6 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_save_and_open, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_keep_behind_damage, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_list_ignores, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_every_call_fails, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_memory_fails, make_root, remove_root),
