@@ -225,11 +225,22 @@ static ts_status merge_region(ts_region *r, ts_value **same, ts_error *err)
     return status;
 }
 
+/* A node made from one that was merged away now comes from the one that stands for it. */
+static void move_primals(ts_region *r, ts_value *const *same)
+{
+    for (ts_node *n = r->first; n; n = n->next) {
+        const ts_value *made = n->primal && n->primal->n_out ? n->primal->out[0] : NULL;
+        if (made && same[made->id]) n->primal = same[made->id]->node;
+        if (n->body) move_primals(n->body, same);
+    }
+}
+
 ts_status ts_graph_cse(ts_graph *g, ts_error *err)
 {
     ts_value **same = ts_alloc_zero((size_t)g->next_id * sizeof *same + 1);
     if (!same) return memory_out(g, err);
     ts_status status = merge_region(g->top, same, err);
+    if (status == TS_OK) move_primals(g->top, same);
     ts_free(same);
     return status;
 }

@@ -75,7 +75,7 @@ static ts_graph *repeat_with_dead_parts(bool keep_all)
     ts_output(b, "sum", results[7], NULL);
     for (int i = 0; i < 8 && keep_all; i++)
         if (i != 0 && i != 4 && i != 7) {
-            char name[8];
+            char name[16];
             snprintf(name, sizeof name, "r%d", i);
             ts_output(b, name, results[i], NULL);
         }
@@ -231,6 +231,23 @@ static void test_cse_backward(void **state)
     check(g);
 }
 
+/* What was made from a node that merged away comes from its twin afterwards. */
+static void test_cse_primal(void **state)
+{
+    (void)state;
+    ts_builder *b = ts_builder_new("cse");
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *first = ts_exp(b, x), *twin = ts_exp(b, x);
+    ts_output(b, "forward", ts_mul(b, first, twin), NULL);
+    b->backward = true;
+    b->primal = twin->node;
+    ts_output(b, "grad", ts_neg(b, first), NULL);
+    ts_graph *g = finish(b);
+    OK(ts_graph_cse(g, &err));
+    assert_int_equal(count_op(g->top, TS_OP_exp), 1);
+    assert_ptr_equal(find_op(g->top, TS_OP_neg)->primal, first->node);
+    check(g);
+}
+
 /* Inside a body nodes merge; with the outside, and as whole repeats, they do not. */
 static void test_cse_repeat(void **state)
 {
@@ -297,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_cse_attributes),
         cmocka_unit_test(test_cse_barrier),
         cmocka_unit_test(test_cse_backward),
+        cmocka_unit_test(test_cse_primal),
         cmocka_unit_test(test_cse_repeat),
         cmocka_unit_test(test_deterministic_and_memory),
     };
