@@ -211,7 +211,7 @@ static void softmax_row(const shape *h, const window *w, int64_t r, forward *f)
     const vf m = v_set1(most), none = v_set1(NONE);
     for (int i = w->from[r]; i < w->to[r]; i += VN) {
         const int left = w->to[r] - i;
-        vf e = v_exp((left >= VN ? v_load(s + i) : v_load_or(s + i, left, none)) - m);
+        vf e = v_exp_flush((left >= VN ? v_load(s + i) : v_load_or(s + i, left, none)) - m);
         sum = sum + e;
         v_put_some(false, s, i, e, left);
     }
@@ -336,7 +336,7 @@ static void grad_row(const shape *h, const window *w, int64_t b, int64_t r, back
     const vf inverse_cap = v_set1(h->softcap > 0 ? 1.0f / h->softcap : 0.0f);
     for (int i = w->from[r]; i < w->to[r]; i += VN) {
         const int left = w->to[r] - i;
-        vf x = v_get_some(false, s, i, left), p = v_exp(x - lse);
+        vf x = v_get_some(false, s, i, left), p = v_exp_flush(x - lse);
         vf d = p * (v_get_some(false, ds, i, left) - delta);
         if (h->softcap > 0) {
             vf t = v_hmax(x * inverse_cap, v_set1(-1.0f));       /* −inf of another segment: p is 0 */

@@ -21,7 +21,10 @@ typedef struct tile {
 
 INLINE void tile_block(int rows, int vectors, const tile *t, int64_t row, int64_t at)
 {
-    const float *a = t->a + row * t->a_row, *b = t->b + at;
+    /* Every third row is a pointer, so that the others are one index of it: x86 has 16 registers. */
+    const float *a[4] = {t->a + row * t->a_row, t->a + (row + 3) * t->a_row, t->a + (row + 6) * t->a_row,
+                         t->a + (row + 9) * t->a_row};
+    const float *b = t->b + at;
     float *c = t->c + row * t->c_row + at;
     const int64_t a_row = t->a_row, c_row = t->c_row;
     vf sum[12][4];
@@ -31,10 +34,10 @@ INLINE void tile_block(int rows, int vectors, const tile *t, int64_t row, int64_
         vf y[4];
         UNROLL for (int j = 0; j < vectors; j++) y[j] = v_load(b + j * VN);
         UNROLL for (int i = 0; i < rows; i++) {
-            const vf x = v_set1(a[i * a_row]);
+            const vf x = v_set1(a[i / 3][i % 3 * a_row]);
             UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = v_fma(x, y[j], sum[i][j]);
         }
-        a += t->a_col;
+        UNROLL for (int i = 0; i < 4; i++) a[i] += t->a_col;
         b += t->b_row;
     }
     UNROLL for (int i = 0; i < rows; i++)

@@ -56,6 +56,7 @@ INLINE vf v_xor(vf a, vf b) { return v_from_bits(_mm512_xor_si512(v_bits(a), v_b
 INLINE vf v_or(vf a, vf b) { return v_from_bits(_mm512_or_si512(v_bits(a), v_bits(b))); }
 /* x · 2ⁿ for whole n: overflows to ∞, underflows through the subnormals. */
 INLINE vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+INLINE vf v_scale2_normal(vf x, vf n) { return v_scale2(x, n); }
 INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 INLINE float v_max_of(vf x) { return _mm512_reduce_max_ps(x); }
 INLINE bool v_any(vm m) { return m != 0; }
@@ -129,6 +130,8 @@ INLINE vf v_scale2(vf x, vf n)
     vi half = _mm256_srai_epi32(k, 1);
     return x * v_pow2(half) * v_pow2(_mm256_sub_epi32(k, half));
 }
+/* Where 2ⁿ and the result are normal numbers. */
+INLINE vf v_scale2_normal(vf x, vf n) { return x * v_pow2(_mm256_cvtps_epi32(n)); }
 INLINE float v_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -22,16 +22,16 @@ static void forward(float *z, int64_t n, float softcap, float *most, float *tota
     if (m == -__builtin_inff()) return;
     const vf vm_ = v_set1(m);
     for (int64_t i = 0; i < n; i += VN)
-        sum = sum + v_exp((n - i >= VN ? v_load(z + i) : v_load_or(z + i, n - i, none)) - vm_);
+        sum = sum + v_exp_flush((n - i >= VN ? v_load(z + i) : v_load_or(z + i, n - i, none)) - vm_);
     *total = *total * expf(*most - m) + v_sum(sum);
     *most = m;
 }
 
 INLINE vf gradient(vf z, bool capped, vf cap, vf lse, vf weight)
 {
-    if (!capped) return v_exp(z - lse) * weight;
+    if (!capped) return v_exp_flush(z - lse) * weight;
     vf t = v_tanh(z / cap);
-    return v_exp(v_fma(cap, t, v_neg(lse))) * weight * v_fnma(t, t, v_set1(1.0f));
+    return v_exp_flush(v_fma(cap, t, v_neg(lse))) * weight * v_fnma(t, t, v_set1(1.0f));
 }
 
 static void backward(float *z, uint16_t *half, int64_t n, float softcap, float lse, float weight, int64_t label,
