@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "train/flops.h"
 #include "train/run.h"
+#include "train/sampler.h"
 
 void ts__run_line(const ts_run *r, const char *fmt, ...)
 {
@@ -192,6 +193,7 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
 void ts__run_release(ts_run *r)
 {
     ts__metrics_close(r->metrics);
+    ts_sampler_free(r->sampler);
     ts_bound_free(r->eval);
     ts_bound_free(r->train);
     ts_state_free(r->state);

@@ -23,6 +23,7 @@ typedef struct ts_run {
     ts_graph *train_graph, *eval_graph;
     ts_state *state;
     ts_bound *train, *eval;
+    struct ts_sampler *sampler;          /* made at the first sample */
     ts_metrics *metrics;
     ts_batch batch;                      /* micro-batch pointers into the arrays below */
     int32_t *tokens, *labels, *segments, *positions;   /* [rows of a step, S] */
@@ -48,6 +49,9 @@ ts_status ts__run_start(ts_run *r, ts_error *err);
 
 /* Evaluation over the held-out split. */
 ts_status ts__run_evaluate(ts_run *r, ts_error *err);
+
+/* Shows a text sample of the model as it is (sample.c). */
+ts_status ts__run_sample(ts_run *r, ts_error *err);
 
 /* metrics.jsonl (metrics.c): opened for appending, one flushed line a step. */
 ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err);

@@ -121,6 +121,7 @@ static ts_status after_step(ts_run *r, bool *interrupted, ts_error *err)
     const ts_config *c = r->config;
     bool last = r->step >= c->steps || r->stop;
     if (r->eval_data && (r->step % c->eval_interval == 0 || last)) TS_TRY(ts__run_evaluate(r, err));
+    if (c->sample_interval > 0 && r->step % c->sample_interval == 0) TS_TRY(ts__run_sample(r, err));
     ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
     bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
     if ((due || what != TS_CONTINUE) && c->enable_checkpointing && r->saved_step != r->step) TS_TRY(ts__run_save(r, err));
