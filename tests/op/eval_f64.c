@@ -271,32 +271,44 @@ static bool lists(const ts_dims *d, int64_t axis)
     return false;
 }
 
+/* For each element of an operand: `key` numbers its batch and contracted indices, `at` is what its
+ * batch (x only) and free indices contribute to the place in the result. */
+static void dot_side(const f64_call *c, int side, int64_t *key, int64_t *at)
+{
+    const ts_type *t = &c->node->in[side]->type, *out = &c->node->out[0]->type;
+    const ts_dims *batch = side ? &c->node->attr.dot.y_batch : &c->node->attr.dot.x_batch;
+    const ts_dims *sum = side ? &c->node->attr.dot.y_contract : &c->node->attr.dot.x_contract;
+    const int free_dims = t->rank - batch->n - sum->n, first = side ? out->rank - free_dims : batch->n;
+    for (int64_t i = 0; i < ts_type_elements(t); i++) {
+        int64_t index[TS_MAX_RANK], to[TS_MAX_RANK] = {0};
+        int place = first;
+        unravel(t, i, index);
+        key[i] = 0;
+        for (int k = 0; k < batch->n; k++) {
+            key[i] = key[i] * t->dim[batch->v[k]].size + index[batch->v[k]];
+            if (side == 0) to[k] = index[batch->v[k]];
+        }
+        for (int k = 0; k < sum->n; k++)
+            key[i] = key[i] * t->dim[sum->v[k]].size + index[sum->v[k]];
+        for (int d = 0; d < t->rank; d++)
+            if (!lists(batch, d) && !lists(sum, d)) to[place++] = index[d];
+        at[i] = ravel(out, to);
+    }
+}
+
 /* Adds every product x[i]·y[j] whose batch and contracted indices agree to its result. */
 static void dot(const f64_call *c)
 {
-    const ts_node *n = c->node;
-    const ts_type *x = &n->in[0]->type, *y = &n->in[1]->type;
-    const ts_dims *xb = &n->attr.dot.x_batch, *yb = &n->attr.dot.y_batch,
-                  *xc = &n->attr.dot.x_contract, *yc = &n->attr.dot.y_contract;
-    for (int64_t i = 0; i < count(n->out[0]); i++) c->out[0][i] = 0;
-    for (int64_t i = 0; i < count(n->in[0]); i++) {
-        for (int64_t j = 0; j < count(n->in[1]); j++) {
-            int64_t a[TS_MAX_RANK], b[TS_MAX_RANK], to[TS_MAX_RANK];
-            int rank = 0;
-            bool agree = true;
-            unravel(x, i, a);
-            unravel(y, j, b);
-            for (int k = 0; k < xc->n; k++) agree &= a[xc->v[k]] == b[yc->v[k]];
-            for (int k = 0; k < xb->n; k++) agree &= a[xb->v[k]] == b[yb->v[k]];
-            if (!agree) continue;
-            for (int k = 0; k < xb->n; k++) to[rank++] = a[xb->v[k]];
-            for (int d = 0; d < x->rank; d++)
-                if (!lists(xb, d) && !lists(xc, d)) to[rank++] = a[d];
-            for (int d = 0; d < y->rank; d++)
-                if (!lists(yb, d) && !lists(yc, d)) to[rank++] = b[d];
-            c->out[0][ravel(&n->out[0]->type, to)] += c->in[0][i] * c->in[1][j];
-        }
-    }
+    const int64_t m = count(c->node->in[0]), n = count(c->node->in[1]);
+    int64_t *key_x = must((size_t)(2 * (m + n)), sizeof *key_x), *at_x = key_x + m, *key_y = at_x + m,
+            *at_y = key_y + n;
+    dot_side(c, 0, key_x, at_x);
+    dot_side(c, 1, key_y, at_y);
+    for (int64_t i = 0; i < count(c->node->out[0]); i++) c->out[0][i] = 0;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            if (key_x[i] == key_y[j]) c->out[0][at_x[i] + at_y[j]] += c->in[0][i] * c->in[1][j];
+    free(key_x);
 }
 
 static void take(const f64_call *c)

@@ -112,6 +112,48 @@ static void threefry_is_the_published_one(void **state)
     }
 }
 
+/* A dtype that an op does not claim is refused with a message, never run. */
+static void unclaimed_dtypes_are_refused(void **state)
+{
+    int refused = 0;
+    (void)state;
+    for (int i = 0; i < test_case_count; i++) {
+        const test_case *c = &test_cases[i];
+        if (c->build || c->in[c->op == TS_OP_select].dtype != TEST_DTYPE) continue;
+        for (int t = 0; t < TS_DTYPES; t++) {
+            ts_error err = {0};
+            if (ts_op_dtypes(c->op) >> t & 1) continue;
+            ts_graph *g = test_graph(c, (ts_dtype)t, false, TS_REMAT_NONE, &err);
+            assert_null(g);
+            assert_int_equal(err.code, TS_INVALID_ARGUMENT);
+            assert_non_null(strstr(err.msg, ts_op_infos[c->op].name));
+            refused++;
+        }
+    }
+    assert_true(refused > 100);
+}
+
+/* Over more devices than there are, a collective is refused when the program is compiled. */
+static void collectives_need_their_devices(void **state)
+{
+    static const test_case many[] = {
+        CASE(all_reduce, IN(X(4)), .attr.collective = {.axis = "fsdp", .n = 2})
+        CASE(all_gather, IN(X(4)), .attr.collective = {.axis = "fsdp", .n = 2})
+        CASE(reduce_scatter, IN(X(4)), .attr.collective = {.axis = "fsdp", .n = 2})
+        CASE(collective_permute, IN(X(4)), .attr.collective = {.axis = "fsdp", .n = 2, .shift = 1})
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof many / sizeof many[0]; i++) {
+        ts_error err = {0};
+        ts_executable *x = NULL;
+        ts_graph *g = test_graph(&many[i], TS_F32, false, TS_REMAT_NONE, &err);
+        assert_non_null(g);
+        assert_int_equal(ts_compile(engine, g, &x, &err), TS_FAILED_PRECONDITION);
+        assert_non_null(strstr(err.msg, "fsdp"));
+        ts_graph_free(g);
+    }
+}
+
 static int run_table(const char *name, const char *isa)
 {
     ts_error err = {0};
@@ -123,6 +165,8 @@ static int run_table(const char *name, const char *isa)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mistakes_are_seen),
         cmocka_unit_test(a_planted_mistake_fails),
+        cmocka_unit_test(unclaimed_dtypes_are_refused),
+        cmocka_unit_test(collectives_need_their_devices),
         cmocka_unit_test(every_case),
     };
     const int failed = cmocka_run_group_tests_name(isa, tests, NULL, NULL);
