@@ -27,8 +27,7 @@ typedef enum ts_code_kind {
     TS_CODE_KERNEL,                      /* in → out by node's kernel */
     TS_CODE_COPY,                        /* in[k] → out[k], all at once (a parallel copy) */
     TS_CODE_STACK,                       /* in[0] → out[0], this iteration's slice of a stacked result */
-    TS_CODE_ZERO,                        /* out[0] = 0 */
-    TS_CODE_ADD,                         /* out[0] += in[0], of type */
+    TS_CODE_ADD,                         /* out[0] += in[0], or = in the first iteration */
     TS_CODE_BEGIN, TS_CODE_END           /* of loop */
 } ts_code_kind;
 

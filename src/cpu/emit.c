@@ -89,7 +89,7 @@ static ts_status new_temp(ts_code *c, size_t bytes, int32_t first, int loop, ts_
     return new_arg(c, block, first, loop, out, err);
 }
 
-/* ---- constants ---------------------------------------------------------------------------------- */
+/* ---- constants ------------------------------------------------------------------------------- */
 
 static bool same_constant(const ts_code_constant *k, const ts_node *n, uint64_t bits)
 {
@@ -140,7 +140,7 @@ static bool emit_splat(ts_code *c, const ts_node *n)
     return true;
 }
 
-/* ---- kernels and views ---------------------------------------------------------------------------- */
+/* ---- kernels and views ----------------------------------------------------------------------- */
 
 static ts_status emit_kernel(ts_code *c, const ts_node *n, int loop, ts_error *err)
 {
@@ -200,7 +200,7 @@ static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err
     return emit_kernel(c, n, loop, err);
 }
 
-/* ---- repeat --------------------------------------------------------------------------------------- */
+/* ---- repeat ---------------------------------------------------------------------------------- */
 
 /* What a repeat keeps outside its body. carry, acc and stack are blocks of the surroundings. */
 typedef struct repeat_memory {
@@ -209,10 +209,10 @@ typedef struct repeat_memory {
     ts_code_arg *ys;                     /* whole stacked or accumulated result */
 } repeat_memory;
 
-/* carry slots ← initial values; accumulators ← 0 */
+/* carry slots ← initial values */
 static ts_status emit_before(ts_code *c, const ts_node *n, int outer, repeat_memory *m, ts_error *err)
 {
-    ts_code_instr *copy, *zero;
+    ts_code_instr *copy;
     m->n_carry = (int)n->attr.repeat.n_carry;
     m->n_ys = n->n_out - m->n_carry;
     m->carry = ts_arena_alloc(c->arena, (size_t)(n->n_out + 1) * sizeof *m->carry);
@@ -226,12 +226,6 @@ static ts_status emit_before(ts_code *c, const ts_node *n, int outer, repeat_mem
         TS_TRY(use(c, copy->in[k].life, at, outer, err));
         TS_TRY(new_temp(c, copy->in[k].bytes, at, outer, &m->carry[k], err));
         copy->out[k] = m->carry[k];
-    }
-    for (int k = (int)n->attr.repeat.n_stack; k < m->n_ys; k++) {
-        TS_TRY(new_temp(c, ts_type_bytes(&n->out[m->n_carry + k]->type), c->n_instr, outer, &m->ys[k], err));
-        TS_TRY(add(c, TS_CODE_ZERO, outer, 0, 1, &zero, err));
-        zero->node = n;
-        zero->out[0] = m->ys[k];
     }
     return TS_OK;
 }
@@ -257,18 +251,18 @@ static ts_status emit_begin(ts_code *c, const ts_node *n, int loop, repeat_memor
         place->bytes = ts_type_bytes(&n->body->arg[k]->type);
         place->ref.stride[depth] += (int64_t)place->bytes;
     }
-    for (int k = 0; k < (int)n->attr.repeat.n_stack; k++)
+    for (int k = 0; k < m->n_ys; k++)
         TS_TRY(new_temp(c, ts_type_bytes(&n->out[m->n_carry + k]->type), at, outer, &m->ys[k], err));
     return TS_OK;
 }
 
-/* Stacks or adds the ys that are v; called once v has its value. */
+/* Stacks or adds the ys that are v; called once v has its value. A sum over one iteration is a stack. */
 static ts_status emit_ys(ts_code *c, const ts_node *n, int loop, const repeat_memory *m, const ts_value *v, ts_error *err)
 {
     ts_code_instr *i;
     for (int k = 0; k < m->n_ys; k++) {
         if (n->body->result[m->n_carry + k] != v) continue;
-        bool stack = k < n->attr.repeat.n_stack;
+        bool stack = k < n->attr.repeat.n_stack || n->attr.repeat.n == 1;
         int32_t at = c->n_instr;
         TS_TRY(add(c, stack ? TS_CODE_STACK : TS_CODE_ADD, loop, 1, 1, &i, err));
         i->node = n;
@@ -326,7 +320,7 @@ static ts_status emit_repeat(ts_code *c, const ts_node *n, int outer, ts_error *
     return emit_end(c, n, loop, &m, err);
 }
 
-/* ---- the whole graph -------------------------------------------------------------------------------- */
+/* ---- the whole graph ------------------------------------------------------------------------- */
 
 static ts_status emit_inputs(ts_code *c, ts_error *err)
 {

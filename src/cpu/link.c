@@ -23,7 +23,7 @@ static ts_status out_of_memory(ts_error *err)
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while compiling the graph for the cpu engine");
 }
 
-/* ---- copies in order ------------------------------------------------------------------------------ */
+/* ---- copies in order ------------------------------------------------------------------------- */
 
 static bool overlap(const ts_code *c, const ts_code_arg *a, const ts_code_arg *b)
 {
@@ -84,7 +84,7 @@ static ts_status order_copies(ts_code *c, ts_code_instr *i, int at, ts_error *er
     return TS_OK;
 }
 
-/* ---- offsets --------------------------------------------------------------------------------------- */
+/* ---- offsets --------------------------------------------------------------------------------- */
 
 static ts_status plan_arena(linker *l, ts_error *err)
 {
@@ -130,7 +130,7 @@ static ts_cpu_address address(const linker *l, const ts_code_ref *ref)
     return a;
 }
 
-/* ---- constants ------------------------------------------------------------------------------------- */
+/* ---- constants ------------------------------------------------------------------------------- */
 
 /* Runs the reference kernel once, and repeats a splat to the length of its longest use. axis_index of
  * one device stays zero. */
@@ -172,7 +172,7 @@ static ts_status make_constants(linker *l, ts_error *err)
     return TS_OK;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static double trips(const ts_code *c, int loop)
 {
@@ -216,8 +216,7 @@ static ts_status add_instr(linker *l, ts_code_instr *i, ts_error *err)
     case TS_CODE_STACK:
         if (needless(&l->code, &i->in[0], &i->out[0])) return TS_OK;
         return add_step(l, i, i->in, 1, i->out, 1, err);
-    case TS_CODE_ZERO:
-    case TS_CODE_ADD: return i->out[0].bytes ? add_step(l, i, i->in, i->n_in, i->out, 1, err) : TS_OK;
+    case TS_CODE_ADD: return i->out[0].bytes ? add_step(l, i, i->in, 1, i->out, 1, err) : TS_OK;
     case TS_CODE_BEGIN: p->loop[i->loop].begin = p->n_step; return add_step(l, i, NULL, 0, NULL, 0, err);
     case TS_CODE_END: return add_step(l, i, NULL, 0, NULL, 0, err);
     case TS_CODE_KERNEL: break;

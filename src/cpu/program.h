@@ -25,7 +25,7 @@ typedef struct ts_cpu_step {
     void *state;                         /* owns; kernel->release frees it */
     int n_in, n_out, depth;              /* depth: number of enclosing loops */
     ts_cpu_address *at;                  /* in, out, scratch */
-    size_t bytes;                        /* moved: COPY, STACK, ZERO, ADD */
+    size_t bytes;                        /* moved: COPY, STACK, ADD */
     ts_dtype dtype;                      /* ADD */
     int loop;                            /* BEGIN, END */
     int segment_end;                     /* first step behind this one that is no plain step */

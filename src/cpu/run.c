@@ -39,31 +39,29 @@ static void move_bytes(void *to, const void *from, size_t bytes, int threads)
     }
 }
 
-/* sum [n] += x [n]; integers wrap. */
+/* sum [n] += x [n]. The inner loops have a fixed length so that -O2 turns them into vectors. */
+#define ADD_BLOCKS(type, add)                                                                        \
+    do {                                                                                             \
+        type *restrict s = sum;                                                                      \
+        const type *restrict v = x;                                                                  \
+        int64_t blocks = n / ADD_BLOCK;                                                              \
+        _Pragma("omp parallel for num_threads(threads) if (wide) schedule(static)")                  \
+        for (int64_t k = 0; k < blocks; k++)                                                         \
+            for (int i = 0; i < ADD_BLOCK; i++) add(s[k * ADD_BLOCK + i], v[k * ADD_BLOCK + i]);     \
+        for (int64_t i = blocks * ADD_BLOCK; i < n; i++) add(s[i], v[i]);                            \
+    } while (0)
+#define ADD_PLAIN(s, v) ((s) += (v))
+#define ADD_BF16(s, v) ((s) = ts_bf16_from_f32(ts_bf16_to_f32(s) + ts_bf16_to_f32(v)))
+
+/* Integers wrap; the shape rule refuses pred. */
 static void add_into(void *sum, const void *x, size_t bytes, ts_dtype dtype, int threads)
 {
+    enum { ADD_BLOCK = 16 };
     int64_t n = (int64_t)(bytes / ts_dtype_bytes(dtype));
     bool wide = bytes >= PARALLEL_BYTES && threads > 1;
-    if (dtype == TS_F32) {
-        float *s = sum;
-        const float *v = x;
-#pragma omp parallel for simd num_threads(threads) if (wide) schedule(static)
-        for (int64_t i = 0; i < n; i++) s[i] += v[i];
-    } else if (dtype == TS_BF16) {
-        uint16_t *s = sum;
-        const uint16_t *v = x;
-#pragma omp parallel for num_threads(threads) if (wide) schedule(static)
-        for (int64_t i = 0; i < n; i++) s[i] = ts_bf16_from_f32(ts_bf16_to_f32(s[i]) + ts_bf16_to_f32(v[i]));
-    } else if (dtype == TS_PRED) {
-        uint8_t *s = sum;
-        const uint8_t *v = x;
-        for (int64_t i = 0; i < n; i++) s[i] |= v[i];
-    } else {
-        uint32_t *s = sum;
-        const uint32_t *v = x;
-#pragma omp parallel for simd num_threads(threads) if (wide) schedule(static)
-        for (int64_t i = 0; i < n; i++) s[i] += v[i];
-    }
+    if (dtype == TS_F32) ADD_BLOCKS(float, ADD_PLAIN);
+    else if (dtype == TS_BF16) ADD_BLOCKS(uint16_t, ADD_BF16);
+    else ADD_BLOCKS(uint32_t, ADD_PLAIN);
 }
 
 static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
@@ -78,8 +76,10 @@ static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
         return;
     case TS_CODE_COPY:
     case TS_CODE_STACK: move_bytes(d->pointer[1], d->pointer[0], s->bytes, p->threads); return;
-    case TS_CODE_ADD: add_into(d->pointer[1], d->pointer[0], s->bytes, s->dtype, p->threads); return;
-    case TS_CODE_ZERO: memset(d->pointer[0], 0, s->bytes); return;
+    case TS_CODE_ADD:
+        if (r->trip[s->depth - 1] == 0) move_bytes(d->pointer[1], d->pointer[0], s->bytes, p->threads);
+        else add_into(d->pointer[1], d->pointer[0], s->bytes, s->dtype, p->threads);
+        return;
     case TS_CODE_BEGIN:
     case TS_CODE_END: return;
     }

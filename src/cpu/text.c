@@ -20,7 +20,7 @@ static void add_address(const ts_cpu_program *p, const ts_cpu_address *a, ts_str
 
 static void add_step(const ts_cpu_program *p, const ts_cpu_step *s, ts_string *out)
 {
-    static const char *const words[] = {"", "copy", "stack", "zero", "accumulate"};
+    static const char *const words[] = {"", "copy", "stack", "accumulate"};
     int indent = 2 + 2 * s->depth;
     if (s->kind == TS_CODE_BEGIN || s->kind == TS_CODE_END) {
         const ts_cpu_loop *l = &p->loop[s->loop];
