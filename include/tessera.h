@@ -18,24 +18,36 @@
 extern "C" {
 #endif
 
-#define TS_VERSION "0.1.0"
+#define TS_VERSION    "0.1.0"
 #define TS_MUST_CHECK __attribute__((warn_unused_result))
 
 /* ==== errors and log ============================================================================ */
 
 /* The codes of absl and PJRT, by number. */
 typedef enum ts_status {
-    TS_OK = 0, TS_CANCELLED = 1, TS_UNKNOWN = 2, TS_INVALID_ARGUMENT = 3, TS_DEADLINE_EXCEEDED = 4,
-    TS_NOT_FOUND = 5, TS_ALREADY_EXISTS = 6, TS_PERMISSION_DENIED = 7, TS_RESOURCE_EXHAUSTED = 8,
-    TS_FAILED_PRECONDITION = 9, TS_ABORTED = 10, TS_OUT_OF_RANGE = 11, TS_UNIMPLEMENTED = 12,
-    TS_INTERNAL = 13, TS_UNAVAILABLE = 14, TS_DATA_LOSS = 15
+    TS_OK = 0,
+    TS_CANCELLED = 1,
+    TS_UNKNOWN = 2,
+    TS_INVALID_ARGUMENT = 3,
+    TS_DEADLINE_EXCEEDED = 4,
+    TS_NOT_FOUND = 5,
+    TS_ALREADY_EXISTS = 6,
+    TS_PERMISSION_DENIED = 7,
+    TS_RESOURCE_EXHAUSTED = 8,
+    TS_FAILED_PRECONDITION = 9,
+    TS_ABORTED = 10,
+    TS_OUT_OF_RANGE = 11,
+    TS_UNIMPLEMENTED = 12,
+    TS_INTERNAL = 13,
+    TS_UNAVAILABLE = 14,
+    TS_DATA_LOSS = 15
 } ts_status;
 
 typedef struct ts_error {
     ts_status code;
     int line;
-    const char *file;        /* source file that noticed it */
-    char msg[4000];          /* what was found, what was expected, where, what to change */
+    const char *file; /* source file that noticed it */
+    char msg[4000];   /* what was found, what was expected, where, what to change */
 } ts_error;
 
 const char *ts_status_name(ts_status code);
@@ -51,8 +63,8 @@ void ts_log_set_sink(ts_log_sink sink, void *context);
 
 enum { TS_MAX_RANK = 6 };
 typedef enum ts_dtype { TS_F32, TS_BF16, TS_I32, TS_U32, TS_PRED, TS_DTYPES } ts_dtype;
-size_t ts_dtype_bytes(ts_dtype t);          /* pred is one byte */
-const char *ts_dtype_name(ts_dtype t);      /* "f32" … */
+size_t ts_dtype_bytes(ts_dtype t);     /* pred is one byte */
+const char *ts_dtype_name(ts_dtype t); /* "f32" … */
 
 /* A dimension: its logical axis ("embed", "heads", …; NULL = none) and its size ≥ 0. */
 typedef struct ts_dim {
@@ -62,25 +74,29 @@ typedef struct ts_dim {
 
 typedef struct ts_type {
     ts_dtype dtype;
-    int rank;                               /* 0 … TS_MAX_RANK */
+    int rank; /* 0 … TS_MAX_RANK */
     ts_dim dim[TS_MAX_RANK];
 } ts_type;
 
-typedef struct ts_graph ts_graph;           /* owns all its values and nodes */
+typedef struct ts_graph ts_graph; /* owns all its values and nodes */
 typedef struct ts_builder ts_builder;
-typedef struct ts_value ts_value;           /* lives until its graph is freed */
+typedef struct ts_value ts_value; /* lives until its graph is freed */
 
-#define TS_DIMS(...) ((const ts_dim[]){__VA_ARGS__}), (int)(sizeof((const ts_dim[]){__VA_ARGS__}) / sizeof(ts_dim))
-#define TS_INTS(...) ((const int64_t[]){__VA_ARGS__}), (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define TS_DIMS(...)                                                                               \
+    ((const ts_dim[]){__VA_ARGS__}), (int)(sizeof((const ts_dim[]){__VA_ARGS__}) / sizeof(ts_dim))
+#define TS_INTS(...)                                                                               \
+    ((const int64_t[]){__VA_ARGS__}),                                                              \
+        (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 #define TS_SCALAR ((const ts_dim *)NULL), 0
 
 /* A builder appends to one graph. The first mistake (a shape that does not fit, memory out) poisons
  * the graph: later calls return a placeholder, and ts_builder_finish reports the mistake with the
  * line of the model that made it. */
 ts_builder *ts_builder_new(const char *name);
-TS_MUST_CHECK ts_status ts_builder_finish(ts_builder *b, ts_graph **graph, ts_error *err);  /* frees b */
-void ts_builder_free(ts_builder *b);        /* drops the graph too; NULL is fine */
-void ts_graph_free(ts_graph *g);            /* NULL is fine */
+TS_MUST_CHECK ts_status ts_builder_finish(ts_builder *b, ts_graph **graph,
+                                          ts_error *err); /* frees b */
+void ts_builder_free(ts_builder *b);                      /* drops the graph too; NULL is fine */
+void ts_graph_free(ts_graph *g);                          /* NULL is fine */
 void ts_builder_at(ts_builder *b, const char *file, int line);
 void ts_scope_push(ts_builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ts_scope_pop(ts_builder *b);
@@ -110,56 +126,64 @@ ts_value *ts_tanh(ts_builder *b, ts_value *x);
 ts_value *ts_logistic(ts_builder *b, ts_value *x);
 ts_value *ts_sin(ts_builder *b, ts_value *x);
 ts_value *ts_cos(ts_builder *b, ts_value *x);
-ts_value *ts_not(ts_builder *b, ts_value *x);                     /* pred, i32, u32 (bits) */
-ts_value *ts_is_finite(ts_builder *b, ts_value *x);               /* → pred */
+ts_value *ts_not(ts_builder *b, ts_value *x);       /* pred, i32, u32 (bits) */
+ts_value *ts_is_finite(ts_builder *b, ts_value *x); /* → pred */
 ts_value *ts_add(ts_builder *b, ts_value *x, ts_value *y);
 ts_value *ts_sub(ts_builder *b, ts_value *x, ts_value *y);
 ts_value *ts_mul(ts_builder *b, ts_value *x, ts_value *y);
 ts_value *ts_div(ts_builder *b, ts_value *x, ts_value *y);
 ts_value *ts_max(ts_builder *b, ts_value *x, ts_value *y);
 ts_value *ts_min(ts_builder *b, ts_value *x, ts_value *y);
-ts_value *ts_pow(ts_builder *b, ts_value *x, ts_value *y);        /* x ≥ 0 */
-ts_value *ts_and(ts_builder *b, ts_value *x, ts_value *y);        /* pred, i32, u32 */
+ts_value *ts_pow(ts_builder *b, ts_value *x, ts_value *y); /* x ≥ 0 */
+ts_value *ts_and(ts_builder *b, ts_value *x, ts_value *y); /* pred, i32, u32 */
 ts_value *ts_or(ts_builder *b, ts_value *x, ts_value *y);
 ts_value *ts_xor(ts_builder *b, ts_value *x, ts_value *y);
-ts_value *ts_shift_left(ts_builder *b, ts_value *x, ts_value *y); /* i32, u32; y ≥ 32 gives 0 */
-ts_value *ts_shift_right(ts_builder *b, ts_value *x, ts_value *y);/* logical */
+ts_value *ts_shift_left(ts_builder *b, ts_value *x, ts_value *y);  /* i32, u32; y ≥ 32 gives 0 */
+ts_value *ts_shift_right(ts_builder *b, ts_value *x, ts_value *y); /* logical */
 ts_value *ts_add_n(ts_builder *b, ts_value *const *xs, int n);
 typedef enum ts_compare_dir { TS_EQ, TS_NE, TS_LT, TS_LE, TS_GT, TS_GE } ts_compare_dir;
-ts_value *ts_compare(ts_builder *b, ts_compare_dir dir, ts_value *x, ts_value *y);   /* → pred */
-ts_value *ts_select(ts_builder *b, ts_value *pred, ts_value *x, ts_value *y);        /* pred may be rank 0 */
-ts_value *ts_convert(ts_builder *b, ts_value *x, ts_dtype dtype); /* no node when it is that already */
+ts_value *ts_compare(ts_builder *b, ts_compare_dir dir, ts_value *x, ts_value *y); /* → pred */
+ts_value *ts_select(ts_builder *b, ts_value *pred, ts_value *x,
+                    ts_value *y); /* pred may be rank 0 */
+ts_value *ts_convert(ts_builder *b, ts_value *x,
+                     ts_dtype dtype); /* no node when it is that already */
 
 /* Shape. */
 ts_value *ts_reshape(ts_builder *b, ts_value *x, const ts_dim *dims, int rank);
 ts_value *ts_transpose(ts_builder *b, ts_value *x, const int64_t *perm, int rank);
 /* Result dimension map[i] is x's dimension i (size equal); the others repeat x. */
-ts_value *ts_broadcast(ts_builder *b, ts_value *x, const ts_dim *dims, int rank, const int64_t *map, int n);
+ts_value *ts_broadcast(ts_builder *b, ts_value *x, const ts_dim *dims, int rank, const int64_t *map,
+                       int n);
 ts_value *ts_slice(ts_builder *b, ts_value *x, int axis, int64_t start, int64_t limit);
 ts_value *ts_concat(ts_builder *b, ts_value *const *xs, int n, int axis);
 ts_value *ts_pad(ts_builder *b, ts_value *x, int axis, int64_t low, int64_t high, double value);
 /* start i32 scalar, clamped to [0, dim − size] as StableHLO does. */
 ts_value *ts_dynamic_slice(ts_builder *b, ts_value *x, ts_value *start, int axis, int64_t size);
-ts_value *ts_dynamic_update(ts_builder *b, ts_value *x, ts_value *update, ts_value *start, int axis);
+ts_value *ts_dynamic_update(ts_builder *b, ts_value *x, ts_value *update, ts_value *start,
+                            int axis);
 
 /* Reductions over a list of axes (f32 accumulation for f32 and bf16). */
 ts_value *ts_reduce_sum(ts_builder *b, ts_value *x, const int64_t *axes, int n);
 ts_value *ts_reduce_max(ts_builder *b, ts_value *x, const int64_t *axes, int n);
-ts_value *ts_argmax(ts_builder *b, ts_value *x, int axis);        /* i32, lowest index wins, NaN wins */
-void ts_top_k(ts_builder *b, ts_value *x, int64_t k, ts_value **values, ts_value **indices); /* last axis, descending */
+ts_value *ts_argmax(ts_builder *b, ts_value *x, int axis); /* i32, lowest index wins, NaN wins */
+void ts_top_k(ts_builder *b, ts_value *x, int64_t k, ts_value **values,
+              ts_value **indices); /* last axis, descending */
 
 /* dot(x, y): batch dims, then x's free dims, then y's free dims. f32 accumulation; out = result dtype. */
 typedef struct ts_dot_dims {
     int n_batch, n_contract;
-    int64_t x_batch[TS_MAX_RANK], y_batch[TS_MAX_RANK], x_contract[TS_MAX_RANK], y_contract[TS_MAX_RANK];
+    int64_t x_batch[TS_MAX_RANK], y_batch[TS_MAX_RANK], x_contract[TS_MAX_RANK],
+        y_contract[TS_MAX_RANK];
 } ts_dot_dims;
 ts_value *ts_dot(ts_builder *b, ts_value *x, ts_value *y, const ts_dot_dims *d, ts_dtype out);
 /* Rows of table [V, …] by ids i32 [any shape] → [ids…, …]. ids outside [0, V) give zero rows.
  * no_grad_row: that row gets no gradient (padding_idx), -1 for none. */
 ts_value *ts_take(ts_builder *b, ts_value *table, ts_value *ids, int64_t no_grad_row);
 /* The gradient of take: zeros f32 [rows, …] + updates [ids…, …] at ids; ids outside are dropped. */
-ts_value *ts_scatter_add(ts_builder *b, ts_value *ids, ts_value *updates, ts_dim rows, int64_t no_grad_row);
-void ts_barrier(ts_builder *b, ts_value *const *xs, int n, ts_value **out);  /* optimization barrier */
+ts_value *ts_scatter_add(ts_builder *b, ts_value *ids, ts_value *updates, ts_dim rows,
+                         int64_t no_grad_row);
+void ts_barrier(ts_builder *b, ts_value *const *xs, int n,
+                ts_value **out); /* optimization barrier */
 
 /* Composites: one fused kernel on the CPU, a lowering to primitives elsewhere. */
 /* x·rsqrt(mean(x², last) + eps)·w; x [.., E], w f32 or x's dtype [E]; f32 inside. */
@@ -169,9 +193,9 @@ ts_value *ts_rms_norm(ts_builder *b, ts_value *x, ts_value *w, double eps);
 ts_value *ts_rope(ts_builder *b, ts_value *x, ts_value *cos, ts_value *sin);
 typedef struct ts_attention_options {
     bool causal;
-    int64_t window;          /* key j visible to query i when i − j < window; 0 = no limit */
-    double scale;            /* 0 = head_dim^-½ */
-    double softcap;          /* scores = cap·tanh(scores / cap); 0 = off */
+    int64_t window; /* key j visible to query i when i − j < window; 0 = no limit */
+    double scale;   /* 0 = head_dim^-½ */
+    double softcap; /* scores = cap·tanh(scores / cap); 0 = off */
 } ts_attention_options;
 /* q [B,S,K,G,D], k, v [B,T,K,D]; segments i32 [B,S] or NULL (only with S = T): attention only inside
  * equal segments. Query i stands at position i + T − S. Result [B,S,K,G,D]; lse (may be NULL) gets
@@ -179,36 +203,42 @@ typedef struct ts_attention_options {
 ts_value *ts_attention(ts_builder *b, ts_value *q, ts_value *k, ts_value *v, ts_value *segments,
                        const ts_attention_options *o, ts_value **lse);
 typedef enum ts_activation { TS_SILU, TS_GELU_TANH } ts_activation;
-ts_value *ts_gated(ts_builder *b, ts_activation act, ts_value *gate, ts_value *up);   /* act(gate)·up */
+ts_value *ts_gated(ts_builder *b, ts_activation act, ts_value *gate,
+                   ts_value *up); /* act(gate)·up */
 /* Cross-entropy of logits x·wᵀ without storing them: x [T,E], w [V,E], labels i32 [T] (negative:
  * ignored, loss 0). Loss f32 [T]; lse f32 [T] (may be NULL). softcap as attention's, 0 = off. */
 ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap,
                          int64_t chunk, ts_value **lse);
-typedef struct ts_adamw_options { double b1, b2, eps, weight_decay; } ts_adamw_options;
+typedef struct ts_adamw_options {
+    double b1, b2, eps, weight_decay;
+} ts_adamw_options;
 /* One AdamW step: g is multiplied by scale; where ok is false nothing changes. lr, scale f32 scalars,
  * step i32 scalar counted from 1 (bias correction), ok pred scalar. p, m, v f32. */
-void ts_adamw(ts_builder *b, ts_value *p, ts_value *g, ts_value *m, ts_value *v, ts_value *lr, ts_value *step,
-              ts_value *scale, ts_value *ok, const ts_adamw_options *o, ts_value *out[3]);
+void ts_adamw(ts_builder *b, ts_value *p, ts_value *g, ts_value *m, ts_value *v, ts_value *lr,
+              ts_value *step, ts_value *scale, ts_value *ok, const ts_adamw_options *o,
+              ts_value *out[3]);
 
 /* repeat: a region run n times. Between begin and end, calls append to the body. carry[i] is replaced
  * by the body's carry value; xs are sliced along dimension 0 (size n), per iteration; values of outer
  * regions may be used freely (they become consts). Results are final carries, then ys: stacked
  * [n, …] or, where accumulate[i], summed. reverse runs i = n−1 … 0. */
 typedef struct ts_repeat ts_repeat;
-ts_repeat *ts_repeat_begin(ts_builder *b, int64_t n, bool reverse, ts_value *const *carry, int n_carry,
-                           ts_value *const *xs, int n_xs, ts_value **carry_args, ts_value **x_args);
+ts_repeat *ts_repeat_begin(ts_builder *b, int64_t n, bool reverse, ts_value *const *carry,
+                           int n_carry, ts_value *const *xs, int n_xs, ts_value **carry_args,
+                           ts_value **x_args);
 void ts_repeat_end(ts_builder *b, ts_repeat *r, ts_value *const *carry_out, ts_value *const *ys,
                    const bool *accumulate, int n_ys, ts_value **results);
 
-/* ---- layers (src/nn) ----------------------------------------------------------------------------- */
+/* ---- layers (src/nn) ------------------------------------------------------------------------- */
 
 /* A trainable tensor named scope.name. Inside ts_layers its value is the slice of this iteration. init
  * is the standard deviation of a normal, or one of TS_INIT_*. in_dims = how many trailing dims
  * are the input of a matrix (a published file stores [product of the others, product of these]);
  * 0 = store as it is. */
-#define TS_INIT_ONES (-1.0)
+#define TS_INIT_ONES  (-1.0)
 #define TS_INIT_ZEROS (-2.0)
-ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank, int in_dims, double init);
+ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank, int in_dims,
+                   double init);
 /* x [.., in] · w [out…, in] → [.., out…], in the compute dtype. */
 ts_value *ts_linear(ts_builder *b, ts_value *x, const char *name, const ts_dim *out, int n_out);
 /* x [.., in…] (the last n_in dims) · w [out, in…] → [.., out]. */
@@ -222,27 +252,27 @@ void ts_set_remat(ts_builder *b, ts_remat remat);
 /* Runs layer(b, context, i, x) for i = 0 … n−1. Layers with equal signatures form repeats over stacked
  * parameters (smallest period ≤ 8); layer is called once per distinct layer, with scope prefix.i. */
 typedef ts_value *(*ts_layer_fn)(ts_builder *b, const void *context, int i, ts_value *x);
-ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *signatures, ts_layer_fn layer,
-                    const void *context, ts_value *x);
+ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *signatures,
+                    ts_layer_fn layer, const void *context, ts_value *x);
 
 /* Every call above made from a model records its line. */
 #ifndef TS_NO_LINES
-#define TS_LINE_(b) ts_builder_at((b), __FILE__, __LINE__)
-#define ts_add(b, ...) (TS_LINE_(b), ts_add((b), __VA_ARGS__))
-#define ts_mul(b, ...) (TS_LINE_(b), ts_mul((b), __VA_ARGS__))
-#define ts_sub(b, ...) (TS_LINE_(b), ts_sub((b), __VA_ARGS__))
-#define ts_reshape(b, ...) (TS_LINE_(b), ts_reshape((b), __VA_ARGS__))
-#define ts_take(b, ...) (TS_LINE_(b), ts_take((b), __VA_ARGS__))
-#define ts_rms_norm(b, ...) (TS_LINE_(b), ts_rms_norm((b), __VA_ARGS__))
-#define ts_rope(b, ...) (TS_LINE_(b), ts_rope((b), __VA_ARGS__))
-#define ts_attention(b, ...) (TS_LINE_(b), ts_attention((b), __VA_ARGS__))
-#define ts_gated(b, ...) (TS_LINE_(b), ts_gated((b), __VA_ARGS__))
+#define TS_LINE_(b)            ts_builder_at((b), __FILE__, __LINE__)
+#define ts_add(b, ...)         (TS_LINE_(b), ts_add((b), __VA_ARGS__))
+#define ts_mul(b, ...)         (TS_LINE_(b), ts_mul((b), __VA_ARGS__))
+#define ts_sub(b, ...)         (TS_LINE_(b), ts_sub((b), __VA_ARGS__))
+#define ts_reshape(b, ...)     (TS_LINE_(b), ts_reshape((b), __VA_ARGS__))
+#define ts_take(b, ...)        (TS_LINE_(b), ts_take((b), __VA_ARGS__))
+#define ts_rms_norm(b, ...)    (TS_LINE_(b), ts_rms_norm((b), __VA_ARGS__))
+#define ts_rope(b, ...)        (TS_LINE_(b), ts_rope((b), __VA_ARGS__))
+#define ts_attention(b, ...)   (TS_LINE_(b), ts_attention((b), __VA_ARGS__))
+#define ts_gated(b, ...)       (TS_LINE_(b), ts_gated((b), __VA_ARGS__))
 #define ts_linear_xent(b, ...) (TS_LINE_(b), ts_linear_xent((b), __VA_ARGS__))
-#define ts_param(b, ...) (TS_LINE_(b), ts_param((b), __VA_ARGS__))
-#define ts_linear(b, ...) (TS_LINE_(b), ts_linear((b), __VA_ARGS__))
-#define ts_linear_in(b, ...) (TS_LINE_(b), ts_linear_in((b), __VA_ARGS__))
-#define ts_norm(b, ...) (TS_LINE_(b), ts_norm((b), __VA_ARGS__))
-#define ts_dot(b, ...) (TS_LINE_(b), ts_dot((b), __VA_ARGS__))
+#define ts_param(b, ...)       (TS_LINE_(b), ts_param((b), __VA_ARGS__))
+#define ts_linear(b, ...)      (TS_LINE_(b), ts_linear((b), __VA_ARGS__))
+#define ts_linear_in(b, ...)   (TS_LINE_(b), ts_linear_in((b), __VA_ARGS__))
+#define ts_norm(b, ...)        (TS_LINE_(b), ts_norm((b), __VA_ARGS__))
+#define ts_dot(b, ...)         (TS_LINE_(b), ts_dot((b), __VA_ARGS__))
 #endif
 
 /* ==== commands ================================================================================== */
@@ -252,14 +282,17 @@ typedef struct ts_config ts_config;
 /* file: a .yml path; "base.yml" where no such file exists is the embedded copy. overrides: key=value
  * strings (MaxText's rules). All mistakes are reported together: INVALID_ARGUMENT and one message,
  * nothing allocated. */
-TS_MUST_CHECK ts_status ts_config_load(const char *file, const char *const *overrides, int n, ts_config **out, ts_error *err);
+TS_MUST_CHECK ts_status ts_config_load(const char *file, const char *const *overrides, int n,
+                                       ts_config **out, ts_error *err);
 /* The same from the words behind a subcommand: a first word that ends in .yml or .yaml is the file, else the
  * file is base.yml; every other word is key=value. */
-TS_MUST_CHECK ts_status ts_config_load_words(const char *const *words, int n, ts_config **out, ts_error *err);
-void ts_config_free(ts_config *c);               /* NULL is fine */
-const char *ts_config_note(const ts_config *c, size_t i);   /* what a user should know about set keys; NULL past the last */
+TS_MUST_CHECK ts_status ts_config_load_words(const char *const *words, int n, ts_config **out,
+                                             ts_error *err);
+void ts_config_free(ts_config *c); /* NULL is fine */
+const char *ts_config_note(
+    const ts_config *c, size_t i); /* what a user should know about set keys; NULL past the last */
 const char *ts_config_run_folder(const ts_config *c);
-bool ts_config_wants_log(const ts_config *c);    /* log_config */
+bool ts_config_wants_log(const ts_config *c); /* log_config */
 /* "Config param key: value", one line each, sorted. Freed with ts_text_free; NULL when memory is out. */
 char *ts_config_text(const ts_config *c);
 void ts_text_free(char *text);
@@ -270,19 +303,17 @@ const char *ts_nearest(const char *word, const char *const *candidates, size_t n
 
 /* One finished step, as the step line and metrics.jsonl tell it. */
 typedef struct ts_step_info {
-    int64_t step, steps;                 /* this one, counted from 0, and how many there will be */
-    double seconds;                      /* of the step alone: no compilation, evaluation or checkpoint */
-    double data_seconds;                 /* of these spent waiting for data */
+    int64_t step, steps; /* this one, counted from 0, and how many there will be */
+    double seconds;      /* of the step alone: no compilation, evaluation or checkpoint */
+    double data_seconds; /* of these spent waiting for data */
     double loss, grad_norm, learning_rate;
-    double tflops;                       /* of one step and device, by MaxText's formula */
-    int64_t slots, trained_tokens, padding;   /* of the global step */
+    double tflops;                          /* of one step and device, by MaxText's formula */
+    int64_t slots, trained_tokens, padding; /* of the global step */
     int devices;
-    bool skipped;                        /* not finite: nothing was changed */
+    bool skipped; /* not finite: nothing was changed */
 } ts_step_info;
 
-typedef enum ts_interrupt {
-    TS_CONTINUE, TS_SAVE_AND_GO_ON, TS_SAVE_AND_STOP
-} ts_interrupt;
+typedef enum ts_interrupt { TS_CONTINUE, TS_SAVE_AND_GO_ON, TS_SAVE_AND_STOP } ts_interrupt;
 
 typedef struct ts_train_hooks {
     size_t struct_size;
@@ -298,14 +329,15 @@ typedef struct ts_train_hooks {
 void ts_train_hooks_default(ts_train_hooks *h);
 
 typedef struct ts_train_result {
-    int64_t steps;                       /* reached in total */
-    double loss, eval_loss;              /* the last ones; NaN where there was none */
-    bool interrupted;                    /* stopped by the interrupt hook, after a save */
+    int64_t steps;          /* reached in total */
+    double loss, eval_loss; /* the last ones; NaN where there was none */
+    bool interrupted;       /* stopped by the interrupt hook, after a save */
 } ts_train_result;
 
 /* Trains, from the newest checkpoint of this run's name where there is one. ABORTED: a numerics policy stopped
  * it. Its checkpoints, metrics.jsonl and config.yml lie in <base_output_directory>/<run_name>. */
-TS_MUST_CHECK ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result, ts_error *err);
+TS_MUST_CHECK ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks,
+                                 ts_train_result *result, ts_error *err);
 /* "completed step: 41, seconds: 1.327, …" into buf; returns buf. */
 char *ts_step_line(const ts_step_info *info, char *buf, size_t n);
 
@@ -313,20 +345,21 @@ char *ts_step_line(const ts_step_info *info, char *buf, size_t n);
 
 typedef struct ts_parity_row {
     char name[560];
-    double max_abs, max_rel, bound;      /* largest |gap|; over the reference's largest; bound on max_abs */
-    bool ok, gated;                      /* gated false: reported only, bound infinite */
+    double max_abs, max_rel,
+        bound;      /* largest |gap|; over the reference's largest; bound on max_abs */
+    bool ok, gated; /* gated false: reported only, bound infinite */
 } ts_parity_row;
 
 typedef struct ts_parity_report {
-    ts_parity_row *row;                  /* owns until ts_parity_report_free */
+    ts_parity_row *row; /* owns until ts_parity_report_free */
     size_t n;
     bool ok;
 } ts_parity_report;
 
 /* model: a folder or checkpoint; golden: a safetensors file with input_ids, labels, logits, loss, hidden.*,
  * grad.*, and, for the steps, step_loss, step_grad_norm, param.*. */
-TS_MUST_CHECK ts_status ts_parity(const ts_config *c, const char *model, const char *golden, ts_parity_report *report,
-                                  ts_error *err);
+TS_MUST_CHECK ts_status ts_parity(const ts_config *c, const char *model, const char *golden,
+                                  ts_parity_report *report, ts_error *err);
 void ts_parity_report_free(ts_parity_report *r);
 
 /* ---- text from a model ---- */
@@ -335,25 +368,31 @@ typedef struct ts_generator ts_generator;
 typedef struct ts_generate_options {
     size_t struct_size;
     int64_t max_new;
-    double temperature;                  /* 0 = greedy */
-    double top_p;                        /* 1 = all */
+    double temperature; /* 0 = greedy */
+    double top_p;       /* 1 = all */
     uint64_t seed;
     bool stop_at_eos;
 } ts_generate_options;
-void ts_generate_options_default(ts_generate_options *o);   /* 128 tokens, greedy, seed 0, stops at eos */
+void ts_generate_options_default(
+    ts_generate_options *o); /* 128 tokens, greedy, seed 0, stops at eos */
 
 /* model: a Hugging Face folder, a checkpoint's step, or a run's folder. Engine and dtype by c. */
-TS_MUST_CHECK ts_status ts_generator_open(const ts_config *c, const char *model, ts_generator **out, ts_error *err);
-void ts_generator_free(ts_generator *g);                    /* NULL is fine */
+TS_MUST_CHECK ts_status ts_generator_open(const ts_config *c, const char *model, ts_generator **out,
+                                          ts_error *err);
+void ts_generator_free(ts_generator *g); /* NULL is fine */
 /* Ids of a prompt (with bos) by the model's tokenizer. FAILED_PRECONDITION where it has none that is supported. */
-TS_MUST_CHECK ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids, size_t *n, ts_error *err);
+TS_MUST_CHECK ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids,
+                                            size_t *n, ts_error *err);
 /* Bytes of ids; freed with ts_generator_release. */
-TS_MUST_CHECK ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n, char **text, ts_error *err);
+TS_MUST_CHECK ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n,
+                                            char **text, ts_error *err);
 bool ts_generator_has_tokenizer(const ts_generator *g);
-void ts_generator_release(void *p);                         /* ids or text */
+void ts_generator_release(void *p); /* ids or text */
 /* Calls token(context, id) for each new id until max_new, eos or false. */
-TS_MUST_CHECK ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n, const ts_generate_options *o,
-                                    bool (*token)(void *context, int32_t id), void *context, ts_error *err);
+TS_MUST_CHECK ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n,
+                                    const ts_generate_options *o,
+                                    bool (*token)(void *context, int32_t id), void *context,
+                                    ts_error *err);
 
 #ifdef __cplusplus
 }

@@ -12,14 +12,14 @@
 #include "tessera.h"
 
 typedef struct cli_option {
-    const char *name;                    /* "--golden" */
-    const char **value;                  /* takes a value; NULL: a flag */
+    const char *name;   /* "--golden" */
+    const char **value; /* takes a value; NULL: a flag */
     bool *flag;
 } cli_option;
 
 typedef struct cli_command {
-    const char *name, *summary, *help;   /* help: usage, options, an example */
-    int (*run)(int argc, char **argv);   /* words behind the subcommand; the exit code */
+    const char *name, *summary, *help; /* help: usage, options, an example */
+    int (*run)(int argc, char **argv); /* words behind the subcommand; the exit code */
 } cli_command;
 
 int cli_train(int argc, char **argv);
@@ -29,13 +29,16 @@ extern const cli_command cli_train_command, cli_parity_command, cli_generate_com
 
 /* Splits words into options and the rest (words, n_words; words has room for argc). False after printing what is
  * wrong: an unknown option with the nearest one, or a missing value. */
-bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *options, size_t n, const char **words, int *n_words);
+bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *options, size_t n,
+                 const char **words, int *n_words);
 /* Prints "tessera NAME: message" and returns the exit code of the error. */
 int cli_fail(const char *name, const ts_error *err);
 int cli_usage(const cli_command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A whole number or a real within limits; false after printing what is wrong. */
-bool cli_int(const cli_command *c, const char *option, const char *text, long long least, long long most, long long *out);
-bool cli_real(const cli_command *c, const char *option, const char *text, double least, double most, double *out);
+bool cli_int(const cli_command *c, const char *option, const char *text, long long least,
+             long long most, long long *out);
+bool cli_real(const cli_command *c, const char *option, const char *text, double least, double most,
+              double *out);
 /* JSON string with quotes, to f. */
 void cli_json_string(const char *s);
 

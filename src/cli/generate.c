@@ -21,15 +21,16 @@ static const char help[] =
     "  key=value      engine, threads, dtype (float32 here unless set)\n\n"
     "example:\n  tessera generate --model maxtext_output/first --prompt 'It was ' --max-new 200 --temperature 0.8\n";
 
-const cli_command cli_generate_command = {"generate", "writes text with a model", help, cli_generate};
+const cli_command cli_generate_command = {"generate", "writes text with a model", help,
+                                          cli_generate};
 
 typedef struct request {
     const char *model, *prompt, *ids;
     bool print_ids, json;
     ts_generate_options o;
     ts_generator *g;
-    int32_t *new_id;                     /* [max_new] */
-    size_t n_new, shown;                 /* shown: bytes of the new text already printed */
+    int32_t *new_id;     /* [max_new] */
+    size_t n_new, shown; /* shown: bytes of the new text already printed */
 } request;
 
 /* "1,2,3" */
@@ -42,12 +43,15 @@ static bool parse_ids(const char *text, int32_t **ids, size_t *n)
         char *end;
         errno = 0;
         long v = strtol(at, &end, 10);
-        if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ',') || (*end == ',' && !end[1])) break;
+        if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ',') ||
+            (*end == ',' && !end[1]))
+            break;
         (*ids)[(*n)++] = (int32_t)v;
         at = *end ? end + 1 : end;
     }
     if (*ids && *n && !*at) return true;
-    cli_usage(&cli_generate_command, "--ids %s: expected token ids separated by commas, such as 1,15,7", text);
+    cli_usage(&cli_generate_command,
+              "--ids %s: expected token ids separated by commas, such as 1,15,7", text);
     free(*ids);
     return false;
 }
@@ -98,8 +102,11 @@ static void print_json(request *r, const int32_t *prompt, size_t n)
     printf("], \"ids\": [");
     print_ids(r->new_id, r->n_new, ", ");
     printf("], \"text\": ");
-    if (ts_generator_has_tokenizer(r->g) && ts_generator_decode(r->g, r->new_id, r->n_new, &text, &err) == TS_OK) cli_json_string(text);
-    else printf("null");
+    if (ts_generator_has_tokenizer(r->g) &&
+        ts_generator_decode(r->g, r->new_id, r->n_new, &text, &err) == TS_OK)
+        cli_json_string(text);
+    else
+        printf("null");
     printf("}\n");
     ts_generator_release(text);
 }
@@ -108,7 +115,9 @@ static int generate(request *r, const int32_t *prompt, size_t n)
 {
     ts_error err = {0};
     r->new_id = malloc(((size_t)r->o.max_new + 1) * sizeof *r->new_id);
-    if (!r->new_id) return cli_usage(&cli_generate_command, "memory is out for %lld tokens", (long long)r->o.max_new);
+    if (!r->new_id)
+        return cli_usage(&cli_generate_command, "memory is out for %lld tokens",
+                         (long long)r->o.max_new);
     bool text = !r->print_ids && !r->json;
     if (text && r->prompt) fputs(r->prompt, stdout);
     ts_status status = ts_generate(r->g, prompt, n, &r->o, on_token, r, &err);
@@ -142,8 +151,10 @@ static int open_and_generate(request *r, const char **words, int n_words)
     if (status == TS_OK && !r->ids) status = ts_generator_encode(r->g, r->prompt, &ids, &n, &err);
     if (status == TS_OK && r->ids && !ts_generator_has_tokenizer(r->g)) r->print_ids = true;
     int code = status == TS_OK ? generate(r, ids, n) : cli_fail("generate", &err);
-    if (r->ids) free(ids);
-    else ts_generator_release(ids);
+    if (r->ids)
+        free(ids);
+    else
+        ts_generator_release(ids);
     ts_generator_free(r->g);
     ts_config_free(c);
     return code;
@@ -156,18 +167,30 @@ int cli_generate(int argc, char **argv)
     bool no_stop = false, quiet = false;
     long long count, seed_value;
     ts_generate_options_default(&r.o);
-    const cli_option options[] = {
-        {"--model", &r.model, NULL}, {"--prompt", &r.prompt, NULL}, {"--ids", &r.ids, NULL}, {"--max-new", &max_new, NULL},
-        {"--temperature", &temperature, NULL}, {"--top-p", &top_p, NULL}, {"--seed", &seed, NULL},
-        {"--print-ids", NULL, &r.print_ids}, {"--no-stop", NULL, &no_stop}, {"--json", NULL, &r.json}, {"--quiet", NULL, &quiet}};
+    const cli_option options[] = {{"--model", &r.model, NULL},
+                                  {"--prompt", &r.prompt, NULL},
+                                  {"--ids", &r.ids, NULL},
+                                  {"--max-new", &max_new, NULL},
+                                  {"--temperature", &temperature, NULL},
+                                  {"--top-p", &top_p, NULL},
+                                  {"--seed", &seed, NULL},
+                                  {"--print-ids", NULL, &r.print_ids},
+                                  {"--no-stop", NULL, &no_stop},
+                                  {"--json", NULL, &r.json},
+                                  {"--quiet", NULL, &quiet}};
     const char **words = calloc((size_t)argc + 2, sizeof *words);
     const cli_command *me = &cli_generate_command;
     int n, code = 2;
-    if (words && cli_options(me, argc, argv, options, sizeof options / sizeof *options, words, &n)) {
-        if (!r.model) cli_usage(me, "--model PATH is missing");
-        else if (!r.prompt == !r.ids) cli_usage(me, "give either --prompt TEXT or --ids 1,2,3");
-        else if (cli_int(me, "--max-new", max_new, 0, 1 << 24, &count) && cli_int(me, "--seed", seed, 0, INT64_MAX, &seed_value) &&
-                 cli_real(me, "--temperature", temperature, 0, 100, &r.o.temperature) && cli_real(me, "--top-p", top_p, 0, 1, &r.o.top_p)) {
+    if (words &&
+        cli_options(me, argc, argv, options, sizeof options / sizeof *options, words, &n)) {
+        if (!r.model)
+            cli_usage(me, "--model PATH is missing");
+        else if (!r.prompt == !r.ids)
+            cli_usage(me, "give either --prompt TEXT or --ids 1,2,3");
+        else if (cli_int(me, "--max-new", max_new, 0, 1 << 24, &count) &&
+                 cli_int(me, "--seed", seed, 0, INT64_MAX, &seed_value) &&
+                 cli_real(me, "--temperature", temperature, 0, 100, &r.o.temperature) &&
+                 cli_real(me, "--top-p", top_p, 0, 1, &r.o.top_p)) {
             r.o.max_new = count;
             r.o.seed = (uint64_t)seed_value;
             r.o.stop_at_eos = !no_stop;

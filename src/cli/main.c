@@ -9,10 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static const cli_command *const commands[] = {&cli_train_command, &cli_parity_command, &cli_generate_command};
+static const cli_command *const commands[] = {&cli_train_command, &cli_parity_command,
+                                              &cli_generate_command};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-/* ---- messages ------------------------------------------------------------------------------------------ */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 /* Kubernetes shows this file as the reason of a failed container. */
 static void termination_log(const char *text)
@@ -48,7 +49,8 @@ static void log_line(void *context, ts_log_level level, const char *line)
 {
     static const char *const prefix[] = {"debug: ", "", "warning: ", "error: "};
     bool quiet = *(bool *)context;
-    if (level >= (quiet ? TS_LOG_WARNING : TS_LOG_INFO)) fprintf(stderr, "tessera: %s%s\n", prefix[level], line);
+    if (level >= (quiet ? TS_LOG_WARNING : TS_LOG_INFO))
+        fprintf(stderr, "tessera: %s%s\n", prefix[level], line);
 }
 
 void cli_json_string(const char *s)
@@ -56,35 +58,44 @@ void cli_json_string(const char *s)
     putchar('"');
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') printf("\\%c", c);
-        else if (c == '\n') fputs("\\n", stdout);
-        else if (c < 0x20) printf("\\u%04x", c);
-        else putchar(c);
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c == '\n')
+            fputs("\\n", stdout);
+        else if (c < 0x20)
+            printf("\\u%04x", c);
+        else
+            putchar(c);
     }
     putchar('"');
 }
 
-/* ---- options ------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static const cli_option *find_option(const char *word, const cli_option *options, size_t n)
 {
     size_t length = strcspn(word, "=");
     for (size_t i = 0; i < n; i++)
-        if (strlen(options[i].name) == length && strncmp(word, options[i].name, length) == 0) return &options[i];
+        if (strlen(options[i].name) == length && strncmp(word, options[i].name, length) == 0)
+            return &options[i];
     return NULL;
 }
 
-static bool unknown_option(const cli_command *c, const char *word, const cli_option *options, size_t n)
+static bool unknown_option(const cli_command *c, const char *word, const cli_option *options,
+                           size_t n)
 {
     const char *names[32];
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
     const char *near = ts_nearest(word, names, n);
-    if (near) cli_usage(c, "unknown option %s; did you mean %s?", word, near);
-    else cli_usage(c, "unknown option %s", word);
+    if (near)
+        cli_usage(c, "unknown option %s; did you mean %s?", word, near);
+    else
+        cli_usage(c, "unknown option %s", word);
     return false;
 }
 
-bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *options, size_t n, const char **words, int *n_words)
+bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *options, size_t n,
+                 const char **words, int *n_words)
 {
     *n_words = 0;
     for (int i = 0; i < argc; i++) {
@@ -99,9 +110,12 @@ bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *
             cli_usage(c, "option %s takes no value", o->name);
             return false;
         }
-        if (!o->value) *o->flag = true;
-        else if (equals) *o->value = equals + 1;
-        else if (i + 1 < argc) *o->value = argv[++i];
+        if (!o->value)
+            *o->flag = true;
+        else if (equals)
+            *o->value = equals + 1;
+        else if (i + 1 < argc)
+            *o->value = argv[++i];
         else {
             cli_usage(c, "option %s needs a value", o->name);
             return false;
@@ -110,7 +124,8 @@ bool cli_options(const cli_command *c, int argc, char **argv, const cli_option *
     return true;
 }
 
-bool cli_int(const cli_command *c, const char *option, const char *text, long long least, long long most, long long *out)
+bool cli_int(const cli_command *c, const char *option, const char *text, long long least,
+             long long most, long long *out)
 {
     char *end;
     errno = 0;
@@ -120,7 +135,8 @@ bool cli_int(const cli_command *c, const char *option, const char *text, long lo
     return false;
 }
 
-bool cli_real(const cli_command *c, const char *option, const char *text, double least, double most, double *out)
+bool cli_real(const cli_command *c, const char *option, const char *text, double least, double most,
+              double *out)
 {
     char *end;
     *out = strtod(text, &end);
@@ -129,14 +145,18 @@ bool cli_real(const cli_command *c, const char *option, const char *text, double
     return false;
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------ */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static void print_help(FILE *f)
 {
-    fprintf(f, "tessera %s – trains large language models\n\nusage: tessera COMMAND …\n\n", TS_VERSION);
-    for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(f, "\ntessera COMMAND --help tells more. First run:\n"
-               "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=FILE.txt steps=200\n");
+    fprintf(f, "tessera %s – trains large language models\n\nusage: tessera COMMAND …\n\n",
+            TS_VERSION);
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(
+        f,
+        "\ntessera COMMAND --help tells more. First run:\n"
+        "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=FILE.txt steps=200\n");
 }
 
 static int unknown_command(const char *word)
@@ -163,7 +183,8 @@ static int run_command(const cli_command *c, int argc, char **argv)
     ts_log_set_sink(log_line, &quiet);
     int code = c->run(argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tessera %s: standard output could not be written: %s\n", c->name, strerror(errno));
+        fprintf(stderr, "tessera %s: standard output could not be written: %s\n", c->name,
+                strerror(errno));
         return code ? code : 1;
     }
     return code;
@@ -175,7 +196,8 @@ int main(int argc, char **argv)
         print_help(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return 0;
     }
@@ -184,6 +206,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(argv[1], commands[i]->name) == 0) return run_command(commands[i], argc - 2, argv + 2);
+        if (strcmp(argv[1], commands[i]->name) == 0)
+            return run_command(commands[i], argc - 2, argv + 2);
     return unknown_command(argv[1]);
 }

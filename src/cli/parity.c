@@ -17,7 +17,8 @@ static const char help[] =
     "example:\n  tessera parity tiny-llama3 --golden tiny-llama3/golden.safetensors\n\n"
     "exit codes: 0 within all bounds, 1 not, 2 usage, 3 unusable file\n";
 
-const cli_command cli_parity_command = {"parity", "compares a model with reference outputs", help, cli_parity};
+const cli_command cli_parity_command = {"parity", "compares a model with reference outputs", help,
+                                        cli_parity};
 
 static void print_json(const ts_parity_report *r)
 {
@@ -26,10 +27,14 @@ static void print_json(const ts_parity_report *r)
         const ts_parity_row *t = &r->row[i];
         printf(i ? ",\n{\"name\": " : "\n{\"name\": ");
         cli_json_string(t->name);
-        if (isfinite(t->max_abs)) printf(", \"max_abs\": %.6g, \"max_rel\": %.6g, ", t->max_abs, t->max_rel);
-        else printf(", \"max_abs\": null, \"max_rel\": null, ");
-        if (t->gated) printf("\"bound\": %.6g, ", t->bound);
-        else printf("\"bound\": null, ");
+        if (isfinite(t->max_abs))
+            printf(", \"max_abs\": %.6g, \"max_rel\": %.6g, ", t->max_abs, t->max_rel);
+        else
+            printf(", \"max_abs\": null, \"max_rel\": null, ");
+        if (t->gated)
+            printf("\"bound\": %.6g, ", t->bound);
+        else
+            printf("\"bound\": null, ");
         printf("\"ok\": %s}", t->ok ? "true" : "false");
     }
     printf("\n]}\n");
@@ -44,8 +49,10 @@ static void print_table(const ts_parity_report *r, bool quiet)
         failed += !t->ok;
         if (quiet && t->ok) continue;
         printf("%-56s %10.2e %10.2e ", t->name, t->max_abs, t->max_rel);
-        if (t->gated) printf("%10.2e  %s\n", t->bound, t->ok ? "ok" : "FAILED");
-        else printf("%10s  reported\n", "–");
+        if (t->gated)
+            printf("%10.2e  %s\n", t->bound, t->ok ? "ok" : "FAILED");
+        else
+            printf("%10s  reported\n", "–");
     }
     printf("parity: %zu tensors, %zu beyond their bound\n", r->n, failed);
 }
@@ -70,8 +77,10 @@ static int compare(const char **words, int n, const char *golden, bool json, boo
     if (status == TS_OK) status = ts_parity(c, model, golden, &report, &err);
     ts_config_free(c);
     if (status != TS_OK) return cli_fail("parity", &err);
-    if (json) print_json(&report);
-    else print_table(&report, quiet);
+    if (json)
+        print_json(&report);
+    else
+        print_table(&report, quiet);
     int code = report.ok ? 0 : 1;
     ts_parity_report_free(&report);
     return code;
@@ -81,13 +90,17 @@ int cli_parity(int argc, char **argv)
 {
     const char *golden = NULL;
     bool json = false, quiet = false;
-    const cli_option options[] = {{"--golden", &golden, NULL}, {"--json", NULL, &json}, {"--quiet", NULL, &quiet}};
+    const cli_option options[] = {
+        {"--golden", &golden, NULL}, {"--json", NULL, &json}, {"--quiet", NULL, &quiet}};
     const char **words = calloc((size_t)argc + 2, sizeof *words);
     int n, code = 2;
     if (words && cli_options(&cli_parity_command, argc, argv, options, 3, words, &n)) {
-        if (n < 1 || strchr(words[0], '=')) cli_usage(&cli_parity_command, "the model's folder is missing");
-        else if (!golden) cli_usage(&cli_parity_command, "--golden FILE is missing");
-        else code = compare(words, n, golden, json, quiet);
+        if (n < 1 || strchr(words[0], '='))
+            cli_usage(&cli_parity_command, "the model's folder is missing");
+        else if (!golden)
+            cli_usage(&cli_parity_command, "--golden FILE is missing");
+        else
+            code = compare(words, n, golden, json, quiet);
     }
     free(words);
     return code;

@@ -13,9 +13,12 @@ static volatile sig_atomic_t interrupts, terminated, save_asked;
 
 static void on_signal(int signal_number)
 {
-    static const char first[] = "\ntessera: stopping after this step; Ctrl-C again ends at once without saving\n";
-    if (signal_number == SIGTERM) terminated = 1;
-    else if (signal_number == SIGUSR1) save_asked = 1;
+    static const char first[] =
+        "\ntessera: stopping after this step; Ctrl-C again ends at once without saving\n";
+    if (signal_number == SIGTERM)
+        terminated = 1;
+    else if (signal_number == SIGUSR1)
+        save_asked = 1;
     else if (interrupts++ == 0) {
         ssize_t ignored = write(STDERR_FILENO, first, sizeof first - 1);
         (void)ignored;
@@ -46,4 +49,7 @@ ts_interrupt cli_signals_poll(void *unused)
     return TS_SAVE_AND_GO_ON;
 }
 
-int cli_signals_exit_code(void) { return interrupts ? 130 : terminated ? 75 : 0; }
+int cli_signals_exit_code(void)
+{
+    return interrupts ? 130 : terminated ? 75 : 0;
+}

@@ -24,10 +24,10 @@ static const char help[] =
 const cli_command cli_train_command = {"train", "trains a model", help, cli_train};
 
 typedef struct display {
-    bool quiet, live;                    /* live: a terminal that gets one line, rewritten */
-    bool shown;                          /* the live line is on the screen */
-    double seconds;                      /* smoothed time of a step */
-    double loss;                         /* smoothed */
+    bool quiet, live; /* live: a terminal that gets one line, rewritten */
+    bool shown;       /* the live line is on the screen */
+    double seconds;   /* smoothed time of a step */
+    double loss;      /* smoothed */
 } display;
 
 static void clear_live(display *d)
@@ -48,8 +48,10 @@ static void on_line(void *context, const char *text)
 static void format_time(double seconds, char *buf, size_t n)
 {
     long s = seconds < 0 || seconds > 1e8 ? 0 : lround(seconds);
-    if (s >= 3600) snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
+    if (s >= 3600)
+        snprintf(buf, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, n, "%ld:%02ld", s / 60, s % 60);
 }
 
 static int columns(void)
@@ -65,15 +67,17 @@ static void draw_live(display *d, const ts_step_info *i)
     int width = columns(), bar = width - 66 > 30 ? 30 : width - 66;
     double done = (double)(i->step + 1) / (double)i->steps;
     format_time(d->seconds * (double)(i->steps - i->step - 1), left, sizeof left);
-    int n = snprintf(text, sizeof text, "step %lld/%lld ", (long long)i->step + 1, (long long)i->steps);
+    int n =
+        snprintf(text, sizeof text, "step %lld/%lld ", (long long)i->step + 1, (long long)i->steps);
     if (bar >= 8) {
         text[n++] = '[';
-        for (int k = 0; k < bar; k++) text[n++] = k < done * bar - 1 ? '=' : k < done * bar ? '>' : ' ';
+        for (int k = 0; k < bar; k++)
+            text[n++] = k < done * bar - 1 ? '=' : k < done * bar ? '>' : ' ';
         text[n++] = ']';
         text[n++] = ' ';
     }
-    snprintf(text + n, sizeof text - (size_t)n, "loss %.3f  %.0f tokens/s  %.3f s/step  %s left", d->loss,
-             (double)i->slots / d->seconds, d->seconds, left);
+    snprintf(text + n, sizeof text - (size_t)n, "loss %.3f  %.0f tokens/s  %.3f s/step  %s left",
+             d->loss, (double)i->slots / d->seconds, d->seconds, left);
     printf("\r\033[K%.*s", width - 1, text);
     fflush(stdout);
     d->shown = true;
@@ -87,7 +91,8 @@ static void on_step(void *context, const ts_step_info *i)
     if (d->quiet) return;
     d->seconds = keep * d->seconds + (1 - keep) * i->seconds;
     d->loss = keep * d->loss + (1 - keep) * i->loss;
-    bool milestone = i->step == 0 || i->step + 1 == i->steps || (i->step + 1) * 20 / i->steps != i->step * 20 / i->steps;
+    bool milestone = i->step == 0 || i->step + 1 == i->steps ||
+                     (i->step + 1) * 20 / i->steps != i->step * 20 / i->steps;
     if (!d->live || milestone || i->skipped) {
         clear_live(d);
         puts(ts_step_line(i, line, sizeof line));
@@ -108,7 +113,8 @@ static void on_sample(void *context, int64_t step, const char *text)
 static void show_config(const ts_config *c, bool quiet)
 {
     const char *note;
-    for (size_t i = 0; !quiet && (note = ts_config_note(c, i)); i++) fprintf(stderr, "tessera: note: %s\n", note);
+    for (size_t i = 0; !quiet && (note = ts_config_note(c, i)); i++)
+        fprintf(stderr, "tessera: note: %s\n", note);
     if (quiet || !ts_config_wants_log(c)) return;
     char *text = ts_config_text(c);
     if (text) fputs(text, stdout);
@@ -145,10 +151,11 @@ int cli_train(int argc, char **argv)
     ts_train_result result;
     status = ts_train(c, &hooks, &result, &err);
     clear_live(&d);
-    int code = status == TS_OK ? (result.interrupted ? cli_signals_exit_code() : 0) : cli_fail("train", &err);
+    int code = status == TS_OK ? (result.interrupted ? cli_signals_exit_code() : 0)
+                               : cli_fail("train", &err);
     if (code == 130 || code == 75)
-        fprintf(stderr, "tessera: stopped after step %lld; the same command continues %s\n", (long long)result.steps - 1,
-                ts_config_run_folder(c));
+        fprintf(stderr, "tessera: stopped after step %lld; the same command continues %s\n",
+                (long long)result.steps - 1, ts_config_run_folder(c));
     ts_config_free(c);
     return code;
 }

@@ -12,29 +12,29 @@
 
 /* In order: each includes those before it. bf16 products need AVX512_BF16; without it bf16 is storage only. */
 typedef enum ts_isa { TS_ISA_REF, TS_ISA_AVX2, TS_ISA_AVX512, TS_ISA_AVX512_BF16, TS_ISAS } ts_isa;
-const char *ts_isa_name(ts_isa isa);                   /* "ref", "avx2", "avx512", "avx512_bf16" */
-ts_isa ts_isa_detect(void);                            /* by CPUID and XGETBV */
+const char *ts_isa_name(ts_isa isa); /* "ref", "avx2", "avx512", "avx512_bf16" */
+ts_isa ts_isa_detect(void);          /* by CPUID and XGETBV */
 /* Name (or NULL: TESSERA_ISA, else detected) to an isa that this machine has; also caps oneDNN's, which
  * works only before its first use in the process. INVALID_ARGUMENT names the choices. */
 ts_status ts_isa_choose(const char *name, ts_isa *out, ts_error *err);
 
 typedef struct ts_cpu_call {
     const ts_node *node;
-    void *const *in;                                   /* one pointer an operand */
-    void *const *out;                                  /* one pointer a result */
-    void *scratch;                                     /* prepared->scratch_bytes, 64-byte aligned */
-    void *state;                                       /* prepared->state */
+    void *const *in;  /* one pointer an operand */
+    void *const *out; /* one pointer a result */
+    void *scratch;    /* prepared->scratch_bytes, 64-byte aligned */
+    void *state;      /* prepared->state */
     int threads;
 } ts_cpu_call;
 
 typedef struct ts_cpu_prepared {
-    size_t scratch_bytes;                              /* for all threads together */
-    void *state;                                       /* owns; freed by release */
-    double flops, bytes;                               /* estimate of one call, for stats */
+    size_t scratch_bytes; /* for all threads together */
+    void *state;          /* owns; freed by release */
+    double flops, bytes;  /* estimate of one call, for stats */
 } ts_cpu_prepared;
 
 typedef struct ts_cpu_kernel {
-    const char *name;                                  /* ts_cpu_<op>_<dtype>_<isa> or a group's name */
+    const char *name; /* ts_cpu_<op>_<dtype>_<isa> or a group's name */
     /* May be NULL: no scratch, no state. */
     ts_status (*prepare)(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err);
     void (*run)(const ts_cpu_call *c);

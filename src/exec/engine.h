@@ -16,25 +16,29 @@ typedef struct ts_buffer ts_buffer;
 
 typedef struct ts_engine_options {
     size_t struct_size;
-    const char *name;                    /* "cpu" */
-    int devices;                         /* local devices; the cpu engine's are virtual */
-    int threads;                         /* cpu: 0 = all allowed cores */
-    const char *isa;                     /* cpu: "ref", "avx2", …; NULL = TESSERA_ISA, else the best */
+    const char *name; /* "cpu" */
+    int devices;      /* local devices; the cpu engine's are virtual */
+    int threads;      /* cpu: 0 = all allowed cores */
+    const char *isa;  /* cpu: "ref", "avx2", …; NULL = TESSERA_ISA, else the best */
 } ts_engine_options;
 
-typedef struct ts_memory_stats {         /* of one device, bytes */
+typedef struct ts_memory_stats { /* of one device, bytes */
     size_t arguments, outputs, aliased, temporary, constants, peak;
 } ts_memory_stats;
 
 typedef struct ts_exec_stats {
     uint64_t executes;
     double last_seconds;
-    double flops, bytes;                 /* of one execute, loops multiplied out */
+    double flops, bytes; /* of one execute, loops multiplied out */
     ts_memory_stats memory;
 } ts_exec_stats;
 
 /* One timed instruction of a profiled execute. */
-typedef struct ts_profile_event { const ts_node *node; double start_seconds, seconds; int64_t iteration; } ts_profile_event;
+typedef struct ts_profile_event {
+    const ts_node *node;
+    double start_seconds, seconds;
+    int64_t iteration;
+} ts_profile_event;
 
 typedef struct ts_engine_vtable {
     const char *name;
@@ -46,13 +50,15 @@ typedef struct ts_engine_vtable {
     /* The graph is borrowed until the executable is freed. */
     ts_status (*compile)(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err);
     void (*executable_free)(ts_executable *x);
-    ts_status (*buffer_new)(ts_engine *e, int device, const ts_type *type, ts_buffer **out, ts_error *err);  /* zeroed */
+    ts_status (*buffer_new)(ts_engine *e, int device, const ts_type *type, ts_buffer **out,
+                            ts_error *err); /* zeroed */
     void (*buffer_free)(ts_buffer *b);
     ts_status (*upload)(ts_buffer *b, const void *data, size_t offset, size_t bytes, ts_error *err);
     ts_status (*download)(ts_buffer *b, void *data, size_t offset, size_t bytes, ts_error *err);
     /* in [devices × inputs], out [devices × outputs]: buffers of the caller; for an output that replaces
      * an input, out[i] is that input's buffer (checked). */
-    ts_status (*execute)(ts_executable *x, ts_buffer *const *in, ts_buffer *const *out, ts_error *err);
+    ts_status (*execute)(ts_executable *x, ts_buffer *const *in, ts_buffer *const *out,
+                         ts_error *err);
     ts_status (*wait)(ts_executable *x, ts_error *err);
     void (*stats)(const ts_executable *x, ts_exec_stats *out);
     /* Events of the next execute are recorded; count, then fill. 0 where the engine has no timeline. */
@@ -60,23 +66,63 @@ typedef struct ts_engine_vtable {
     size_t (*profile)(const ts_executable *x, ts_profile_event *out, size_t max);
 } ts_engine_vtable;
 
-struct ts_engine { const ts_engine_vtable *vtable; };
-struct ts_executable { const ts_engine_vtable *vtable; ts_engine *engine; const ts_graph *graph; };
-struct ts_buffer { const ts_engine_vtable *vtable; ts_type type; int device; };
+struct ts_engine {
+    const ts_engine_vtable *vtable;
+};
+struct ts_executable {
+    const ts_engine_vtable *vtable;
+    ts_engine *engine;
+    const ts_graph *graph;
+};
+struct ts_buffer {
+    const ts_engine_vtable *vtable;
+    ts_type type;
+    int device;
+};
 
 /* By name; UNAVAILABLE with the known names. */
 ts_status ts_engine_open(const ts_engine_options *o, ts_engine **out, ts_error *err);
-const char *const *ts_engine_names(void);              /* NULL-terminated */
+const char *const *ts_engine_names(void); /* NULL-terminated */
 
-static inline void ts_engine_close(ts_engine *e) { if (e) e->vtable->close(e); }
-static inline ts_status ts_compile(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err) { return e->vtable->compile(e, g, out, err); }
-static inline void ts_executable_free(ts_executable *x) { if (x) x->vtable->executable_free(x); }
-static inline ts_status ts_buffer_new(ts_engine *e, int device, const ts_type *t, ts_buffer **out, ts_error *err) { return e->vtable->buffer_new(e, device, t, out, err); }
-static inline void ts_buffer_free(ts_buffer *b) { if (b) b->vtable->buffer_free(b); }
-static inline ts_status ts_upload(ts_buffer *b, const void *p, size_t at, size_t n, ts_error *err) { return b->vtable->upload(b, p, at, n, err); }
-static inline ts_status ts_download(ts_buffer *b, void *p, size_t at, size_t n, ts_error *err) { return b->vtable->download(b, p, at, n, err); }
-static inline ts_status ts_execute(ts_executable *x, ts_buffer *const *in, ts_buffer *const *out, ts_error *err) { return x->vtable->execute(x, in, out, err); }
-static inline ts_status ts_wait(ts_executable *x, ts_error *err) { return x->vtable->wait(x, err); }
+static inline void ts_engine_close(ts_engine *e)
+{
+    if (e) e->vtable->close(e);
+}
+static inline ts_status ts_compile(ts_engine *e, const ts_graph *g, ts_executable **out,
+                                   ts_error *err)
+{
+    return e->vtable->compile(e, g, out, err);
+}
+static inline void ts_executable_free(ts_executable *x)
+{
+    if (x) x->vtable->executable_free(x);
+}
+static inline ts_status ts_buffer_new(ts_engine *e, int device, const ts_type *t, ts_buffer **out,
+                                      ts_error *err)
+{
+    return e->vtable->buffer_new(e, device, t, out, err);
+}
+static inline void ts_buffer_free(ts_buffer *b)
+{
+    if (b) b->vtable->buffer_free(b);
+}
+static inline ts_status ts_upload(ts_buffer *b, const void *p, size_t at, size_t n, ts_error *err)
+{
+    return b->vtable->upload(b, p, at, n, err);
+}
+static inline ts_status ts_download(ts_buffer *b, void *p, size_t at, size_t n, ts_error *err)
+{
+    return b->vtable->download(b, p, at, n, err);
+}
+static inline ts_status ts_execute(ts_executable *x, ts_buffer *const *in, ts_buffer *const *out,
+                                   ts_error *err)
+{
+    return x->vtable->execute(x, in, out, err);
+}
+static inline ts_status ts_wait(ts_executable *x, ts_error *err)
+{
+    return x->vtable->wait(x, err);
+}
 
 extern const ts_engine_vtable ts_cpu_engine;
 

@@ -8,10 +8,13 @@
 
 struct ts_cotangent {
     ts_value *value;
-    ts_cotangent *next;                  /* later contributions follow */
+    ts_cotangent *next; /* later contributions follow */
 };
 
-void *ts__idmap_get(const ts_idmap *m, const ts_value *v) { return v->id < m->n ? m->slot[v->id] : NULL; }
+void *ts__idmap_get(const ts_idmap *m, const ts_value *v)
+{
+    return v->id < m->n ? m->slot[v->id] : NULL;
+}
 
 bool ts__idmap_set(ts_builder *b, ts_idmap *m, const ts_value *v, void *p)
 {
@@ -19,7 +22,8 @@ bool ts__idmap_set(ts_builder *b, ts_idmap *m, const ts_value *v, void *p)
         size_t n = b->graph->next_id + 64;
         void **grown = ts_arena_alloc(b->graph->arena, n * sizeof *grown);
         if (!grown) {
-            ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s", b->graph->name);
+            ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
+                        b->graph->name);
             return false;
         }
         if (m->n) memcpy(grown, m->slot, m->n * sizeof *grown);
@@ -30,7 +34,10 @@ bool ts__idmap_set(ts_builder *b, ts_idmap *m, const ts_value *v, void *p)
     return true;
 }
 
-static bool is_float(const ts_value *v) { return v->type.dtype == TS_F32 || v->type.dtype == TS_BF16; }
+static bool is_float(const ts_value *v)
+{
+    return v->type.dtype == TS_F32 || v->type.dtype == TS_BF16;
+}
 
 ts_dtype ts__cotangent_dtype(const ts_value *v)
 {
@@ -48,7 +55,8 @@ static void add_cotangent(ts_builder *b, ts_idmap *map, ts_value *v, ts_value *d
 {
     ts_cotangent *c = ts_arena_alloc(b->graph->arena, sizeof *c), *list = ts__idmap_get(map, v);
     if (!c) {
-        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s", b->graph->name);
+        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
+                    b->graph->name);
         return;
     }
     c->value = ts_convert(b, d, ts__cotangent_dtype(v));
@@ -62,7 +70,8 @@ static void add_cotangent(ts_builder *b, ts_idmap *map, ts_value *v, ts_value *d
 
 void ts__push(ts_grad_pass *g, const ts_node *n, int i, ts_value *d)
 {
-    if (g->b->error.code == TS_OK && ts__needs(g, n, i)) add_cotangent(g->b, &g->cotangent, n->in[i], d);
+    if (g->b->error.code == TS_OK && ts__needs(g, n, i))
+        add_cotangent(g->b, &g->cotangent, n->in[i], d);
 }
 
 /* The sum of all contributions to v, or NULL. */
@@ -73,7 +82,9 @@ static ts_value *total(ts_grad_pass *g, const ts_value *v)
     for (ts_cotangent *c = first; c; c = c->next) n++;
     if (n <= 1) return first ? first->value : NULL;
     ts_value **all = ts_arena_alloc(g->b->graph->arena, (size_t)n * sizeof *all);
-    if (!all) return ts__mistake(g->b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s", g->b->graph->name);
+    if (!all)
+        return ts__mistake(g->b, TS_RESOURCE_EXHAUSTED,
+                           "memory is out while differentiating graph %s", g->b->graph->name);
     n = 0;
     for (ts_cotangent *c = first; c; c = c->next) all[n++] = c->value;
     first->value = ts_add_n(g->b, all, n);
@@ -102,8 +113,10 @@ static void apply_rule(ts_grad_pass *g, ts_node *n)
     if (!any_varied(n, &g->varied)) return;
     ts_value *local[16], **dout = local;
     bool some = false;
-    if (n->n_out > 16 && !(dout = ts_arena_alloc(b->graph->arena, (size_t)n->n_out * sizeof *dout))) {
-        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s", b->graph->name);
+    if (n->n_out > 16 &&
+        !(dout = ts_arena_alloc(b->graph->arena, (size_t)n->n_out * sizeof *dout))) {
+        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
+                    b->graph->name);
         return;
     }
     for (int i = 0; i < n->n_out; i++) some |= ts__idmap_get(&g->cotangent, n->out[i]) != NULL;
@@ -113,28 +126,33 @@ static void apply_rule(ts_grad_pass *g, ts_node *n)
     b->scope = n->scope ? &scope : NULL;
     b->primal = n;
     for (int i = 0; i < n->n_out; i++) dout[i] = total(g, n->out[i]);
-    if (ts__vjps[n->op]) ts__vjps[n->op](g, n, dout);
+    if (ts__vjps[n->op])
+        ts__vjps[n->op](g, n, dout);
     else
-        ts__mistake(b, TS_UNIMPLEMENTED, "the loss depends on a trained value through %s, which has no gradient",
+        ts__mistake(b, TS_UNIMPLEMENTED,
+                    "the loss depends on a trained value through %s, which has no gradient",
                     ts_op_infos[n->op].name);
     b->scope = outer;
     b->primal = NULL;
 }
 
-void ts__differentiate(ts_builder *b, const ts_region *primal, ts_value *const *seeds, ts_value *const *d, int n_seeds,
-                       ts_value *const *wants, int n_wants, ts_value **out)
+void ts__differentiate(ts_builder *b, const ts_region *primal, ts_value *const *seeds,
+                       ts_value *const *d, int n_seeds, ts_value *const *wants, int n_wants,
+                       ts_value **out)
 {
     ts_grad_pass g = {.b = b, .primal = primal};
-    ts_node *last = primal->last;        /* what the rules append comes after it */
+    ts_node *last = primal->last; /* what the rules append comes after it */
     for (int i = 0; i < n_wants; i++) ts__idmap_set(b, &g.varied, wants[i], wants[i]);
     ts__mark_varied(b, primal, &g.varied);
     for (int i = 0; i < n_seeds; i++)
-        if (d[i] && is_float(seeds[i]) && ts__idmap_get(&g.varied, seeds[i])) add_cotangent(b, &g.cotangent, seeds[i], d[i]);
+        if (d[i] && is_float(seeds[i]) && ts__idmap_get(&g.varied, seeds[i]))
+            add_cotangent(b, &g.cotangent, seeds[i], d[i]);
     for (ts_node *n = last; n && b->error.code == TS_OK; n = n->prev) apply_rule(&g, n);
     for (int i = 0; i < n_wants; i++) out[i] = b->error.code == TS_OK ? total(&g, wants[i]) : NULL;
 }
 
-ts_status ts_grad(ts_builder *b, ts_value *loss, ts_value *const *wrt, int n, ts_value **out, ts_error *err)
+ts_status ts_grad(ts_builder *b, ts_value *loss, ts_value *const *wrt, int n, ts_value **out,
+                  ts_error *err)
 {
     ts_loc loc = b->loc;
     ts_scope *scope = b->scope;
@@ -144,7 +162,9 @@ ts_status ts_grad(ts_builder *b, ts_value *loss, ts_value *const *wrt, int n, ts
                     ts_type_text(&loss->type, text, sizeof text));
     }
     ts_value **inside = ts_arena_alloc(b->graph->arena, (size_t)(n + 1) * sizeof *inside);
-    if (!inside) ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s", b->graph->name);
+    if (!inside)
+        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
+                    b->graph->name);
     for (int i = 0; inside && i < n; i++) inside[i] = ts__use(b, wrt[i]);
     if (b->error.code == TS_OK) {
         b->backward = true;

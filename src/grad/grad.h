@@ -13,6 +13,7 @@
 
 /* dloss/dwrt[i] for a scalar f32 loss; zeros where the loss does not depend on wrt[i]. wrt are values
  * of the builder's region or of outer ones. out[i] has wrt[i]'s shape, f32 where wrt[i] is f32. */
-ts_status ts_grad(ts_builder *b, ts_value *loss, ts_value *const *wrt, int n, ts_value **out, ts_error *err);
+ts_status ts_grad(ts_builder *b, ts_value *loss, ts_value *const *wrt, int n, ts_value **out,
+                  ts_error *err);
 
 #endif

@@ -11,26 +11,28 @@
 #include "grad/grad_internal.h"
 
 typedef struct saved {
-    ts_value *value, *arg;               /* of the forward body; its slice in the backward body */
+    ts_value *value, *arg; /* of the forward body; its slice in the backward body */
     struct saved *next;
 } saved;
 
 typedef struct backward {
     ts_node *forward;
-    ts_idmap memo;                       /* forward body's value → what stands for it */
+    ts_idmap memo; /* forward body's value → what stands for it */
     saved *first, *last;
 } backward;
 
 static ts_value *out_of_memory(ts_builder *b)
 {
-    return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s", b->graph->name);
+    return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
+                       b->graph->name);
 }
 
-/* ---- what stands for a forward value ------------------------------------------------------------------ */
+/* ---- what stands for a forward value --------------------------------------------------------- */
 
 static bool is_cheap_op(ts_op op)
 {
-    return op == TS_OP_constant || op == TS_OP_iota || op == TS_OP_reshape || op == TS_OP_broadcast || op == TS_OP_barrier;
+    return op == TS_OP_constant || op == TS_OP_iota || op == TS_OP_reshape ||
+           op == TS_OP_broadcast || op == TS_OP_barrier;
 }
 
 /* Computed from xs and consts by conversions and moves alone, so that nothing needs saving. */
@@ -38,7 +40,8 @@ static bool is_free(const backward *w, const ts_value *v)
 {
     const ts_node *n = v->node;
     if (!n) return v->index >= w->forward->attr.repeat.n_carry;
-    bool moves = is_cheap_op(n->op) || n->op == TS_OP_convert || n->op == TS_OP_transpose || n->op == TS_OP_slice;
+    bool moves = is_cheap_op(n->op) || n->op == TS_OP_convert || n->op == TS_OP_transpose ||
+                 n->op == TS_OP_slice;
     for (int i = 0; moves && i < n->n_in; i++) moves = is_free(w, n->in[i]);
     return moves;
 }
@@ -47,7 +50,8 @@ static bool recomputed(const backward *w, const ts_value *v)
 {
     const ts_node *n = v->node;
     if (w->forward->attr.repeat.remat == TS_REMAT_FULL || is_cheap_op(n->op)) return true;
-    bool widens = n->op == TS_OP_convert && ts_dtype_bytes(v->type.dtype) > ts_dtype_bytes(n->in[0]->type.dtype);
+    bool widens = n->op == TS_OP_convert &&
+                  ts_dtype_bytes(v->type.dtype) > ts_dtype_bytes(n->in[0]->type.dtype);
     return widens || is_free(w, v);
 }
 
@@ -56,12 +60,16 @@ static ts_value *save(ts_builder *b, ts_repeat *r, backward *w, ts_value *v)
     saved *s = ts_arena_alloc(b->graph->arena, sizeof *s);
     if (!s) return out_of_memory(b);
     if (v->type.rank == TS_MAX_RANK)
-        return ts__mistake(b, TS_UNIMPLEMENTED, "a value of rank %d inside a repeat cannot be kept for the gradient; "
-                           "use remat or a lower rank", TS_MAX_RANK);
+        return ts__mistake(b, TS_UNIMPLEMENTED,
+                           "a value of rank %d inside a repeat cannot be kept for the gradient; "
+                           "use remat or a lower rank",
+                           TS_MAX_RANK);
     s->value = v;
     s->arg = ts__repeat_add(b, r, 1, NULL, &v->type);
-    if (w->last) w->last->next = s;
-    else w->first = s;
+    if (w->last)
+        w->last->next = s;
+    else
+        w->first = s;
     w->last = s;
     return s->arg;
 }
@@ -84,10 +92,12 @@ static void recompute(ts_builder *b, ts_repeat *r, backward *w, ts_node *n)
         out_of_memory(b);
         return;
     }
-    for (int i = 0; i < n->n_in && b->error.code == TS_OK; i++) in[i] = ts__use_in(b, r->region, n->in[i]);
+    for (int i = 0; i < n->n_in && b->error.code == TS_OK; i++)
+        in[i] = ts__use_in(b, r->region, n->in[i]);
     if (b->error.code != TS_OK) return;
     ts_node *c = n->body && !(body = ts__region_clone(n->body, r->region, &err))
-                     ? NULL : ts__node_new(r->region, NULL, n->op, in, n->n_in, &n->attr, body, &err);
+                     ? NULL
+                     : ts__node_new(r->region, NULL, n->op, in, n->n_in, &n->attr, body, &err);
     if (!c) {
         ts__mistake(b, err.code, "%s", err.msg);
         return;
@@ -104,7 +114,9 @@ static void recompute(ts_builder *b, ts_repeat *r, backward *w, ts_node *n)
 static ts_value *guarded(ts_builder *b, ts_repeat *r, backward *w, ts_value *v)
 {
     ts_node *f = w->forward;
-    if (b->error.code != TS_OK || r->n != 1 || f->attr.repeat.remat != TS_REMAT_FULL || v->type.dtype == TS_PRED) return v;
+    if (b->error.code != TS_OK || r->n != 1 || f->attr.repeat.remat != TS_REMAT_FULL ||
+        v->type.dtype == TS_PRED)
+        return v;
     ts_region *at = b->region;
     ts_node *before = b->before;
     b->region = r->region;
@@ -147,9 +159,12 @@ static ts_value *stack_result(ts_builder *b, ts_node *f, ts_value *v)
     return result;
 }
 
-/* ---- the rule ------------------------------------------------------------------------------------------- */
+/* ---- the rule -------------------------------------------------------------------------------- */
 
-static bool is_float(const ts_value *v) { return v->type.dtype == TS_F32 || v->type.dtype == TS_BF16; }
+static bool is_float(const ts_value *v)
+{
+    return v->type.dtype == TS_F32 || v->type.dtype == TS_BF16;
+}
 
 /* Which arguments of the body vary; a carry does too when its new value does. */
 static void body_activity(ts_grad_pass *g, const ts_node *n, ts_idmap *varied)
@@ -162,14 +177,18 @@ static void body_activity(ts_grad_pass *g, const ts_node *n, ts_idmap *varied)
         ts__mark_varied(b, n->body, varied);
         for (int i = 0; i < n->attr.repeat.n_carry; i++) {
             ts_value *arg = n->body->arg[i], *next = n->body->result[i];
-            if (!is_float(arg) || ts__idmap_get(varied, arg) || !ts__idmap_get(varied, next)) continue;
+            if (!is_float(arg) || ts__idmap_get(varied, arg) || !ts__idmap_get(varied, next))
+                continue;
             ts__idmap_set(b, varied, arg, arg);
             again = true;
         }
     }
 }
 
-typedef struct wanted { ts_value **arg, **d; int n, n_carry; } wanted;
+typedef struct wanted {
+    ts_value **arg, **d;
+    int n, n_carry;
+} wanted;
 
 static bool collect_wanted(ts_builder *b, const ts_node *n, const ts_idmap *varied, wanted *w)
 {
@@ -186,14 +205,15 @@ static bool collect_wanted(ts_builder *b, const ts_node *n, const ts_idmap *vari
 }
 
 /* Cotangents of the body's results inside the backward body: carries, slices of d_ys, whole d_ys. */
-static void seed(ts_builder *b, ts_repeat *r, const ts_node *n, const wanted *w, ts_value *const *carry_arg,
-                 ts_value *const *dout, ts_value **d)
+static void seed(ts_builder *b, ts_repeat *r, const ts_node *n, const wanted *w,
+                 ts_value *const *carry_arg, ts_value *const *dout, ts_value **d)
 {
     int n_carry = (int)n->attr.repeat.n_carry, stacked_end = n_carry + (int)n->attr.repeat.n_stack;
     for (int i = 0; i < n->n_out; i++) d[i] = NULL;
     for (int i = 0; i < w->n_carry; i++) d[w->arg[i]->index] = carry_arg[i];
     for (int i = n_carry; i < n->n_out && b->error.code == TS_OK; i++)
-        if (dout[i]) d[i] = i < stacked_end ? ts__repeat_add(b, r, 1, dout[i], NULL) : ts__use(b, dout[i]);
+        if (dout[i])
+            d[i] = i < stacked_end ? ts__repeat_add(b, r, 1, dout[i], NULL) : ts__use(b, dout[i]);
 }
 
 void ts__vjp_repeat(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
@@ -205,7 +225,8 @@ void ts__vjp_repeat(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     backward *back = ts_arena_alloc(arena, sizeof *back);
     body_activity(g, n, &varied);
     size_t room = (size_t)(n->n_in + n->n_out + 1) * sizeof(ts_value *);
-    ts_value **init = ts_arena_alloc(arena, room), **arg = ts_arena_alloc(arena, room), **d = ts_arena_alloc(arena, room);
+    ts_value **init = ts_arena_alloc(arena, room), **arg = ts_arena_alloc(arena, room),
+             **d = ts_arena_alloc(arena, room);
     ts_value **result = ts_arena_alloc(arena, room);
     bool *sum = ts_arena_alloc(arena, (size_t)n->n_in + 1);
     if (!back || !collect_wanted(b, n, &varied, &w) || !init || !arg || !d || !result || !sum) {
@@ -220,7 +241,8 @@ void ts__vjp_repeat(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     }
     ts_remat remat = b->remat;
     b->remat = TS_REMAT_NONE;
-    ts_repeat *r = ts_repeat_begin(b, n->attr.repeat.n, !n->attr.repeat.reverse, init, w.n_carry, NULL, 0, arg, NULL);
+    ts_repeat *r = ts_repeat_begin(b, n->attr.repeat.n, !n->attr.repeat.reverse, init, w.n_carry,
+                                   NULL, 0, arg, NULL);
     b->remat = remat;
     if (b->error.code != TS_OK) return;
     r->primal = n->body;
@@ -234,7 +256,7 @@ void ts__vjp_repeat(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
         ts_type t = w.arg[i]->type;
         bool is_const = w.arg[i]->index >= first_const;
         w.d[i] = w.d[i] ? w.d[i] : ts__zeros(b, &t);
-        if (is_const) w.d[i] = ts_convert(b, w.d[i], TS_F32);      /* sums over iterations are f32 */
+        if (is_const) w.d[i] = ts_convert(b, w.d[i], TS_F32); /* sums over iterations are f32 */
         if (i >= w.n_carry) sum[i - w.n_carry] = is_const;
     }
     for (saved *s = back->first; s && b->error.code == TS_OK; s = s->next) {
@@ -242,5 +264,6 @@ void ts__vjp_repeat(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
         if (b->error.code == TS_OK) r->operand[s->arg->index] = ts__use_in(b, r->outer, stacked);
     }
     ts_repeat_end(b, r, w.d, w.d + w.n_carry, sum, w.n - w.n_carry, result);
-    for (int i = 0; i < w.n && b->error.code == TS_OK; i++) ts__push(g, n, w.arg[i]->index, result[i]);
+    for (int i = 0; i < w.n && b->error.code == TS_OK; i++)
+        ts__push(g, n, w.arg[i]->index, result[i]);
 }

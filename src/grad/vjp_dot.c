@@ -22,8 +22,9 @@ static int find(const ts_dims *d, int64_t v)
 
 /* Cotangent of one operand `mine` (its batch and contracted dims) given the other one. free_at: where
  * the other's free dimensions start in d. */
-static ts_value *side(ts_builder *b, ts_value *d, ts_value *mine, const ts_dims *m_batch, const ts_dims *m_contract,
-                      ts_value *other, const ts_dims *o_batch, const ts_dims *o_contract, int free_at)
+static ts_value *side(ts_builder *b, ts_value *d, ts_value *mine, const ts_dims *m_batch,
+                      const ts_dims *m_contract, ts_value *other, const ts_dims *o_batch,
+                      const ts_dims *o_contract, int free_at)
 {
     ts_dot_dims dd = {.n_batch = m_batch->n};
     int64_t perm[TS_MAX_RANK];
@@ -44,8 +45,10 @@ static ts_value *side(ts_builder *b, ts_value *d, ts_value *mine, const ts_dims 
     int free_seen = 0;
     for (int i = 0; i < rank; i++) {
         int k = find(m_batch, i), c = find(m_contract, i);
-        if (k >= 0) perm[i] = k;
-        else if (c < 0) perm[i] = m_batch->n + free_seen++;
+        if (k >= 0)
+            perm[i] = k;
+        else if (c < 0)
+            perm[i] = m_batch->n + free_seen++;
         else {
             perm[i] = m_batch->n + n_free;
             for (int j = 0; j < o_contract->n; j++) perm[i] += o_contract->v[j] < o_contract->v[c];

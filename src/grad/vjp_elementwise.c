@@ -6,11 +6,20 @@
 #define O (n->out[0])
 #define D (dout[0])
 
-static ts_value *times(ts_builder *b, ts_value *x, double c) { return ts_mul(b, x, ts_scalar(b, c, x->type.dtype)); }
+static ts_value *times(ts_builder *b, ts_value *x, double c)
+{
+    return ts_mul(b, x, ts_scalar(b, c, x->type.dtype));
+}
 /* Rules compute in the cotangent's dtype. */
-static ts_value *as(ts_builder *b, ts_value *v, const ts_value *d) { return ts_convert(b, v, d->type.dtype); }
+static ts_value *as(ts_builder *b, ts_value *v, const ts_value *d)
+{
+    return ts_convert(b, v, d->type.dtype);
+}
 
-void ts__vjp_neg(ts_grad_pass *g, ts_node *n, ts_value *const *dout) { ts__push(g, n, 0, ts_neg(g->b, D)); }
+void ts__vjp_neg(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    ts__push(g, n, 0, ts_neg(g->b, D));
+}
 
 /* The derivative at 0 is 0. */
 void ts__vjp_abs(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
@@ -21,30 +30,38 @@ void ts__vjp_abs(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     ts__push(g, n, 0, ts_select(b, ts_compare(b, TS_GT, X, zero), D, minus));
 }
 
-void ts__vjp_exp(ts_grad_pass *g, ts_node *n, ts_value *const *dout) { ts__push(g, n, 0, ts_mul(g->b, D, as(g->b, O, D))); }
-void ts__vjp_log(ts_grad_pass *g, ts_node *n, ts_value *const *dout) { ts__push(g, n, 0, ts_div(g->b, D, as(g->b, X, D))); }
+void ts__vjp_exp(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    ts__push(g, n, 0, ts_mul(g->b, D, as(g->b, O, D)));
+}
+void ts__vjp_log(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    ts__push(g, n, 0, ts_div(g->b, D, as(g->b, X, D)));
+}
 
 void ts__vjp_sqrt(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
     ts__push(g, n, 0, ts_div(g->b, times(g->b, D, 0.5), as(g->b, O, D)));
 }
 
-void ts__vjp_rsqrt(ts_grad_pass *g, ts_node *n, ts_value *const *dout)      /* −½ o³ d */
+void ts__vjp_rsqrt(ts_grad_pass *g, ts_node *n, ts_value *const *dout) /* −½ o³ d */
 {
     ts_value *o = as(g->b, O, D);
     ts__push(g, n, 0, ts_mul(g->b, times(g->b, D, -0.5), ts_mul(g->b, o, ts_mul(g->b, o, o))));
 }
 
-void ts__vjp_tanh(ts_grad_pass *g, ts_node *n, ts_value *const *dout)       /* d (1 − o²) */
+void ts__vjp_tanh(ts_grad_pass *g, ts_node *n, ts_value *const *dout) /* d (1 − o²) */
 {
     ts_value *o = as(g->b, O, D);
-    ts__push(g, n, 0, ts_mul(g->b, D, ts_sub(g->b, ts_scalar(g->b, 1, D->type.dtype), ts_mul(g->b, o, o))));
+    ts__push(g, n, 0,
+             ts_mul(g->b, D, ts_sub(g->b, ts_scalar(g->b, 1, D->type.dtype), ts_mul(g->b, o, o))));
 }
 
-void ts__vjp_logistic(ts_grad_pass *g, ts_node *n, ts_value *const *dout)   /* d o (1 − o) */
+void ts__vjp_logistic(ts_grad_pass *g, ts_node *n, ts_value *const *dout) /* d o (1 − o) */
 {
     ts_value *o = as(g->b, O, D);
-    ts__push(g, n, 0, ts_mul(g->b, D, ts_mul(g->b, o, ts_sub(g->b, ts_scalar(g->b, 1, D->type.dtype), o))));
+    ts__push(g, n, 0,
+             ts_mul(g->b, D, ts_mul(g->b, o, ts_sub(g->b, ts_scalar(g->b, 1, D->type.dtype), o))));
 }
 
 void ts__vjp_sin(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
@@ -58,7 +75,10 @@ void ts__vjp_cos(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 }
 
 /* The cotangent keeps its own dtype here; push rounds it only where the operand is not of f32 origin. */
-void ts__vjp_convert(ts_grad_pass *g, ts_node *n, ts_value *const *dout) { ts__push(g, n, 0, D); }
+void ts__vjp_convert(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    ts__push(g, n, 0, D);
+}
 
 void ts__vjp_add(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
@@ -78,7 +98,7 @@ void ts__vjp_mul(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     if (ts__needs(g, n, 1)) ts__push(g, n, 1, ts_mul(g->b, D, as(g->b, X, D)));
 }
 
-void ts__vjp_div(ts_grad_pass *g, ts_node *n, ts_value *const *dout)        /* d/y, −o d/y */
+void ts__vjp_div(ts_grad_pass *g, ts_node *n, ts_value *const *dout) /* d/y, −o d/y */
 {
     ts_value *q = ts_div(g->b, D, as(g->b, Y, D));
     ts__push(g, n, 0, q);
@@ -93,8 +113,14 @@ static void pick(ts_grad_pass *g, ts_node *n, ts_value *d, ts_compare_dir first)
     if (ts__needs(g, n, 1)) ts__push(g, n, 1, ts_select(g->b, p, zero, d));
 }
 
-void ts__vjp_max(ts_grad_pass *g, ts_node *n, ts_value *const *dout) { pick(g, n, D, TS_GE); }
-void ts__vjp_min(ts_grad_pass *g, ts_node *n, ts_value *const *dout) { pick(g, n, D, TS_LE); }
+void ts__vjp_max(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    pick(g, n, D, TS_GE);
+}
+void ts__vjp_min(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    pick(g, n, D, TS_LE);
+}
 
 /* y xʸ⁻¹ d; o ln x d, which is 0 at x = 0. */
 void ts__vjp_pow(ts_grad_pass *g, ts_node *n, ts_value *const *dout)

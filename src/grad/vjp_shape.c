@@ -85,8 +85,11 @@ void ts__vjp_dynamic_update(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
     int axis = (int)n->attr.dynamic.axis;
     if (ts__needs(g, n, 0))
-        ts__push(g, n, 0, ts_dynamic_update(g->b, D, zeros_like(g->b, n->in[1], D->type.dtype), n->in[2], axis));
-    if (ts__needs(g, n, 1)) ts__push(g, n, 1, ts_dynamic_slice(g->b, D, n->in[2], axis, n->in[1]->type.dim[axis].size));
+        ts__push(
+            g, n, 0,
+            ts_dynamic_update(g->b, D, zeros_like(g->b, n->in[1], D->type.dtype), n->in[2], axis));
+    if (ts__needs(g, n, 1))
+        ts__push(g, n, 1, ts_dynamic_slice(g->b, D, n->in[2], axis, n->in[1]->type.dim[axis].size));
 }
 
 /* v, which lacks the axes, repeated along them to the shape of x. */
@@ -120,7 +123,8 @@ void ts__vjp_top_k(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     int rank = X->type.rank;
     if (!D) return;
     if (rank == TS_MAX_RANK) {
-        ts__mistake(b, TS_UNIMPLEMENTED, "the gradient of top_k is limited to rank %d", TS_MAX_RANK - 1);
+        ts__mistake(b, TS_UNIMPLEMENTED, "the gradient of top_k is limited to rank %d",
+                    TS_MAX_RANK - 1);
         return;
     }
     ts_dim dims[TS_MAX_RANK];
@@ -160,7 +164,7 @@ void ts__vjp_barrier(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
         if (dout[i]) ts__push(g, n, i, dout[i]);
 }
 
-/* ---- composites ------------------------------------------------------------------------------------- */
+/* ---- composites ------------------------------------------------------------------------------ */
 
 void ts__vjp_rms_norm(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
@@ -174,7 +178,9 @@ void ts__vjp_rms_norm(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 void ts__vjp_rope(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
     if (ts__needs(g, n, 1) || ts__needs(g, n, 2))
-        ts__mistake(g->b, TS_UNIMPLEMENTED, "rope has no gradient for its tables; pass them as inputs that are not trained");
+        ts__mistake(
+            g->b, TS_UNIMPLEMENTED,
+            "rope has no gradient for its tables; pass them as inputs that are not trained");
     ts_value *in[3] = {D, n->in[1], n->in[2]};
     ts_attr a = {.rope = {!n->attr.rope.inverse}};
     ts__push(g, n, 0, ts__op(g->b, TS_OP_rope, in, 3, &a));
@@ -183,9 +189,15 @@ void ts__vjp_rope(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 void ts__vjp_attention(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
     if (dout[1])
-        ts__mistake(g->b, TS_UNIMPLEMENTED, "attention has no gradient through its log-sum-exp, only through its output");
+        ts__mistake(g->b, TS_UNIMPLEMENTED,
+                    "attention has no gradient through its log-sum-exp, only through its output");
     if (!D) return;
-    ts_value *in[7] = {X, n->in[1], n->in[2], n->out[0], n->out[1], ts_convert(g->b, D, X->type.dtype),
+    ts_value *in[7] = {X,
+                       n->in[1],
+                       n->in[2],
+                       n->out[0],
+                       n->out[1],
+                       ts_convert(g->b, D, X->type.dtype),
                        n->n_in == 4 ? n->in[3] : NULL};
     ts_node *d = ts__op_n(g->b, TS_OP_attention_grad, in, n->n_in == 4 ? 7 : 6, &n->attr);
     for (int i = 0; d && i < 3; i++) ts__push(g, n, i, d->out[i]);
@@ -201,7 +213,8 @@ void ts__vjp_gated(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 void ts__vjp_linear_xent(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
     ts_value *zero = dout[0] && dout[1] ? NULL : zeros_like(g->b, n->out[0], TS_F32);
-    ts_value *in[6] = {X, n->in[1], n->in[2], n->out[1], dout[0] ? dout[0] : zero, dout[1] ? dout[1] : zero};
+    ts_value *in[6] = {
+        X, n->in[1], n->in[2], n->out[1], dout[0] ? dout[0] : zero, dout[1] ? dout[1] : zero};
     ts_node *d = ts__op_n(g->b, TS_OP_linear_xent_grad, in, 6, &n->attr);
     if (!d) return;
     ts__push(g, n, 0, d->out[0]);

@@ -24,7 +24,8 @@ static ts_dims dims_of(ts_builder *b, const int64_t *v, int n)
 {
     ts_dims d = {.n = n};
     if (n < 0 || n > TS_MAX_RANK) {
-        ts__mistake(b, TS_INVALID_ARGUMENT, "a list of %d axes; at most %d are possible", n, TS_MAX_RANK);
+        ts__mistake(b, TS_INVALID_ARGUMENT, "a list of %d axes; at most %d are possible", n,
+                    TS_MAX_RANK);
         d.n = 0;
         return d;
     }
@@ -32,7 +33,7 @@ static ts_dims dims_of(ts_builder *b, const int64_t *v, int n)
     return d;
 }
 
-/* ---- sources ------------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 ts_value *ts_constant(ts_builder *b, double value, ts_dtype dtype, const ts_dim *dims, int rank)
 {
@@ -40,7 +41,10 @@ ts_value *ts_constant(ts_builder *b, double value, ts_dtype dtype, const ts_dim 
     return ts__op(b, TS_OP_constant, NULL, 0, &a);
 }
 
-ts_value *ts_scalar(ts_builder *b, double value, ts_dtype dtype) { return ts_constant(b, value, dtype, TS_SCALAR); }
+ts_value *ts_scalar(ts_builder *b, double value, ts_dtype dtype)
+{
+    return ts_constant(b, value, dtype, TS_SCALAR);
+}
 
 ts_value *ts_iota(ts_builder *b, ts_dtype dtype, const ts_dim *dims, int rank, int axis)
 {
@@ -54,10 +58,13 @@ ts_value *ts_random_bits(ts_builder *b, ts_value *key, const ts_dim *dims, int r
     return ts__op(b, TS_OP_random_bits, &key, 1, &a);
 }
 
-/* ---- elementwise ----------------------------------------------------------------------------------- */
+/* ---- elementwise ----------------------------------------------------------------------------- */
 
-#define UNARY(fn, op) \
-    ts_value *fn(ts_builder *b, ts_value *x) { return ts__op(b, TS_OP_##op, &x, 1, NULL); }
+#define UNARY(fn, op)                                                                              \
+    ts_value *fn(ts_builder *b, ts_value *x)                                                       \
+    {                                                                                              \
+        return ts__op(b, TS_OP_##op, &x, 1, NULL);                                                 \
+    }
 UNARY(ts_neg, neg)
 UNARY(ts_abs, abs)
 UNARY(ts_exp, exp)
@@ -68,7 +75,7 @@ UNARY(ts_tanh, tanh)
 UNARY(ts_logistic, logistic)
 UNARY(ts_sin, sin)
 UNARY(ts_cos, cos)
-UNARY(ts_not, not)
+UNARY(ts_not, not )
 UNARY(ts_is_finite, is_finite)
 
 static ts_value *like(ts_builder *b, ts_value *x, const ts_value *shape)
@@ -83,8 +90,11 @@ static ts_value *binary(ts_builder *b, ts_op op, ts_value *x, ts_value *y, const
     return ts__op(b, op, in, 2, attr);
 }
 
-#define BINARY(fn, op) \
-    ts_value *fn(ts_builder *b, ts_value *x, ts_value *y) { return binary(b, TS_OP_##op, x, y, NULL); }
+#define BINARY(fn, op)                                                                             \
+    ts_value *fn(ts_builder *b, ts_value *x, ts_value *y)                                          \
+    {                                                                                              \
+        return binary(b, TS_OP_##op, x, y, NULL);                                                  \
+    }
 BINARY(ts_add, add)
 BINARY(ts_sub, sub)
 BINARY(ts_mul, mul)
@@ -122,7 +132,7 @@ ts_value *ts_convert(ts_builder *b, ts_value *x, ts_dtype dtype)
     return x->type.dtype == dtype ? ts__use(b, x) : ts__op(b, TS_OP_convert, &x, 1, &a);
 }
 
-/* ---- shape ------------------------------------------------------------------------------------------- */
+/* ---- shape ----------------------------------------------------------------------------------- */
 
 ts_value *ts_reshape(ts_builder *b, ts_value *x, const ts_dim *dims, int rank)
 {
@@ -136,7 +146,8 @@ ts_value *ts_transpose(ts_builder *b, ts_value *x, const int64_t *perm, int rank
     return ts__op(b, TS_OP_transpose, &x, 1, &a);
 }
 
-ts_value *ts_broadcast(ts_builder *b, ts_value *x, const ts_dim *dims, int rank, const int64_t *map, int n)
+ts_value *ts_broadcast(ts_builder *b, ts_value *x, const ts_dim *dims, int rank, const int64_t *map,
+                       int n)
 {
     ts_attr a = {.broadcast = {shape_of(b, dims, rank), dims_of(b, map, n)}};
     return ts__op(b, TS_OP_broadcast, &x, 1, &a);
@@ -174,7 +185,7 @@ ts_value *ts_dynamic_update(ts_builder *b, ts_value *x, ts_value *update, ts_val
     return ts__op(b, TS_OP_dynamic_update, in, 3, &a);
 }
 
-/* ---- reductions, products, rows ------------------------------------------------------------------------ */
+/* ---- reductions, products, rows -------------------------------------------------------------- */
 
 ts_value *ts_reduce_sum(ts_builder *b, ts_value *x, const int64_t *axes, int n)
 {
@@ -206,7 +217,8 @@ ts_value *ts_dot(ts_builder *b, ts_value *x, ts_value *y, const ts_dot_dims *d, 
 {
     ts_value *in[2] = {x, y};
     ts_attr a = {.dot = {dims_of(b, d->x_batch, d->n_batch), dims_of(b, d->y_batch, d->n_batch),
-                         dims_of(b, d->x_contract, d->n_contract), dims_of(b, d->y_contract, d->n_contract), out}};
+                         dims_of(b, d->x_contract, d->n_contract),
+                         dims_of(b, d->y_contract, d->n_contract), out}};
     return ts__op(b, TS_OP_dot, in, 2, &a);
 }
 
@@ -217,7 +229,8 @@ ts_value *ts_take(ts_builder *b, ts_value *table, ts_value *ids, int64_t no_grad
     return ts__op(b, TS_OP_take, in, 2, &a);
 }
 
-ts_value *ts_scatter_add(ts_builder *b, ts_value *ids, ts_value *updates, ts_dim rows, int64_t no_grad_row)
+ts_value *ts_scatter_add(ts_builder *b, ts_value *ids, ts_value *updates, ts_dim rows,
+                         int64_t no_grad_row)
 {
     ts_value *in[2] = {ids, updates};
     ts_attr a = {.scatter = {{.rank = 1, .dim = {rows}}, no_grad_row}};
@@ -230,7 +243,7 @@ void ts_barrier(ts_builder *b, ts_value *const *xs, int n, ts_value **out)
     for (int i = 0; i < n; i++) out[i] = node ? node->out[i] : b->poison;
 }
 
-/* ---- composites ------------------------------------------------------------------------------------------ */
+/* ---- composites ------------------------------------------------------------------------------ */
 
 ts_value *ts_rms_norm(ts_builder *b, ts_value *x, ts_value *w, double eps)
 {
@@ -251,7 +264,8 @@ ts_value *ts_attention(ts_builder *b, ts_value *q, ts_value *k, ts_value *v, ts_
 {
     ts_value *in[4] = {q, k, v, segments};
     double D = q->type.rank == 5 ? (double)q->type.dim[4].size : 1;
-    ts_attr a = {.attention = {o->causal, o->window, o->scale != 0 ? o->scale : 1 / sqrt(D), o->softcap}};
+    ts_attr a = {
+        .attention = {o->causal, o->window, o->scale != 0 ? o->scale : 1 / sqrt(D), o->softcap}};
     ts_node *n = ts__op_n(b, TS_OP_attention, in, segments ? 4 : 3, &a);
     if (lse) *lse = n ? n->out[1] : b->poison;
     return n ? n->out[0] : b->poison;
@@ -264,8 +278,8 @@ ts_value *ts_gated(ts_builder *b, ts_activation act, ts_value *gate, ts_value *u
     return ts__op(b, TS_OP_gated, in, 2, &a);
 }
 
-ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap, int64_t chunk,
-                         ts_value **lse)
+ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap,
+                         int64_t chunk, ts_value **lse)
 {
     ts_value *in[3] = {x, w, labels};
     ts_attr a = {.xent = {chunk, softcap}};
@@ -274,8 +288,9 @@ ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labe
     return n ? n->out[0] : b->poison;
 }
 
-void ts_adamw(ts_builder *b, ts_value *p, ts_value *g, ts_value *m, ts_value *v, ts_value *lr, ts_value *step,
-              ts_value *scale, ts_value *ok, const ts_adamw_options *o, ts_value *out[3])
+void ts_adamw(ts_builder *b, ts_value *p, ts_value *g, ts_value *m, ts_value *v, ts_value *lr,
+              ts_value *step, ts_value *scale, ts_value *ok, const ts_adamw_options *o,
+              ts_value *out[3])
 {
     ts_value *in[8] = {p, g, m, v, lr, step, scale, ok};
     ts_attr a = {.adamw = {o->b1, o->b2, o->eps, o->weight_decay}};

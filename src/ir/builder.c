@@ -24,7 +24,8 @@ ts_value *ts__mistake(ts_builder *b, ts_status code, const char *fmt, ...)
         va_end(ap);
         const char *scope = b->scope ? b->scope->path : "";
         if (b->loc.file)
-            TS_ERROR(&b->error, code, "%s:%d: %s%s%s", b->loc.file, b->loc.line, scope, *scope ? ": " : "", text);
+            TS_ERROR(&b->error, code, "%s:%d: %s%s%s", b->loc.file, b->loc.line, scope,
+                     *scope ? ": " : "", text);
         else
             TS_ERROR(&b->error, code, "%s%s%s", scope, *scope ? ": " : "", text);
     }
@@ -33,7 +34,8 @@ ts_value *ts__mistake(ts_builder *b, ts_status code, const char *fmt, ...)
 
 static ts_value *out_of_memory(ts_builder *b)
 {
-    return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                       b->graph->name);
 }
 
 void ts__builder_over(ts_builder *b, ts_graph *g, ts_region *region, ts_node *before)
@@ -98,8 +100,10 @@ void ts_scope_push(ts_builder *b, const char *fmt, ...)
     s->up = b->scope;
     s->path = b->scope && *name ? ts_arena_printf(b->graph->arena, "%s.%s", b->scope->path, name)
                                 : ts_arena_strdup(b->graph->arena, name);
-    if (s->path) b->scope = s;
-    else out_of_memory(b);
+    if (s->path)
+        b->scope = s;
+    else
+        out_of_memory(b);
 }
 
 void ts_scope_pop(ts_builder *b)
@@ -108,14 +112,17 @@ void ts_scope_pop(ts_builder *b)
     if (b->scope) b->scope = b->scope->up;
 }
 
-const ts_type *ts_type_of(const ts_value *v) { return &v->type; }
+const ts_type *ts_type_of(const ts_value *v)
+{
+    return &v->type;
+}
 
 int64_t ts_dim_of(const ts_value *v, int dim)
 {
     return dim >= 0 && dim < v->type.rank ? v->type.dim[dim].size : 1;
 }
 
-/* ---- nodes -------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 ts_node *ts__op_n(ts_builder *b, ts_op op, ts_value *const *in, int n_in, const ts_attr *attr)
 {
@@ -151,22 +158,26 @@ ts_value *ts__zeros(ts_builder *b, const ts_type *type)
     return ts_constant(b, 0, type->dtype, type->dim, type->rank);
 }
 
-/* ---- inputs and outputs --------------------------------------------------------------------------- */
+/* ---- inputs and outputs ---------------------------------------------------------------------- */
 
 ts_value *ts_input(ts_builder *b, const char *name, ts_dtype dtype, const ts_dim *dims, int rank)
 {
     if (b->error.code != TS_OK) return b->poison;
     if (rank < 0 || rank > TS_MAX_RANK)
-        return ts__mistake(b, TS_INVALID_ARGUMENT, "input %s has rank %d; the limit is %d", name, rank, TS_MAX_RANK);
+        return ts__mistake(b, TS_INVALID_ARGUMENT, "input %s has rank %d; the limit is %d", name,
+                           rank, TS_MAX_RANK);
     if (ts_graph_input_index(b->graph, name) >= 0)
         return ts__mistake(b, TS_INVALID_ARGUMENT, "two inputs are named %s", name);
     ts_type type = ts_type_make(dtype, dims, rank);
     int64_t elements = 1;
     for (int i = 0; i < rank; i++) {
-        if (dims[i].size < 0 || ts_mul_i64(elements, dims[i].size, &elements) || elements > (int64_t)1 << 48)
-            return ts__mistake(b, TS_INVALID_ARGUMENT, "input %s: dimension %d of %lld makes it negative or too large", name,
-                               i, (long long)dims[i].size);
-        if (dims[i].name && !(type.dim[i].name = ts_arena_strdup(b->graph->arena, dims[i].name))) return out_of_memory(b);
+        if (dims[i].size < 0 || ts_mul_i64(elements, dims[i].size, &elements) ||
+            elements > (int64_t)1 << 48)
+            return ts__mistake(b, TS_INVALID_ARGUMENT,
+                               "input %s: dimension %d of %lld makes it negative or too large",
+                               name, i, (long long)dims[i].size);
+        if (dims[i].name && !(type.dim[i].name = ts_arena_strdup(b->graph->arena, dims[i].name)))
+            return out_of_memory(b);
     }
     ts_value *v = ts__region_add_arg(b->graph->top, &type, name);
     return v ? v : out_of_memory(b);
@@ -180,36 +191,44 @@ void ts_output(ts_builder *b, const char *name, ts_value *v, ts_value *replaces)
         ts__mistake(b, TS_FAILED_PRECONDITION, "output %s is set inside a repeat", name);
         return;
     }
-    if (replaces && (replaces->node || replaces->region != g->top || !ts_type_same(&replaces->type, &v->type))) {
-        ts__mistake(b, TS_INVALID_ARGUMENT, "output %s can only replace an input of its own shape and dtype", name);
+    if (replaces && (replaces->node || replaces->region != g->top ||
+                     !ts_type_same(&replaces->type, &v->type))) {
+        ts__mistake(b, TS_INVALID_ARGUMENT,
+                    "output %s can only replace an input of its own shape and dtype", name);
         return;
     }
     v = ts__use(b, v);
     int n = g->top->n_result;
     if (b->error.code != TS_OK) return;
     if (!ts__arena_grow(g->arena, &g->output, &g->cap_output, n, sizeof *g->output) ||
-        !(g->output[n].name = ts_arena_strdup(g->arena, name)) || !ts__region_add_result(g->top, v)) {
+        !(g->output[n].name = ts_arena_strdup(g->arena, name)) ||
+        !ts__region_add_result(g->top, v)) {
         out_of_memory(b);
         return;
     }
     g->output[n].replaces = replaces ? replaces->index : -1;
 }
 
-/* ---- values of outer regions ------------------------------------------------------------------------ */
+/* ---- values of outer regions ----------------------------------------------------------------- */
 
 ts_value *ts__use_in(ts_builder *b, ts_region *region, ts_value *v)
 {
     if (b->error.code != TS_OK || v->region == region) return v;
     ts_repeat *r = region->owner ? NULL : region->user;
-    if (!r) return ts__mistake(b, TS_FAILED_PRECONDITION, "value %%%u is used outside the repeat that computes it", v->id);
+    if (!r)
+        return ts__mistake(b, TS_FAILED_PRECONDITION,
+                           "value %%%u is used outside the repeat that computes it", v->id);
     if (r->primal && v->region == r->primal) return r->foreign(b, r, v);
     ts_value *outer = ts__use_in(b, r->outer, v);
     return b->error.code == TS_OK ? ts__repeat_add(b, r, ROLE_CONST, outer, NULL) : b->poison;
 }
 
-ts_value *ts__use(ts_builder *b, ts_value *v) { return ts__use_in(b, b->region, v); }
+ts_value *ts__use(ts_builder *b, ts_value *v)
+{
+    return ts__use_in(b, b->region, v);
+}
 
-/* ---- repeats ---------------------------------------------------------------------------------------- */
+/* ---- repeats --------------------------------------------------------------------------------- */
 
 /* The type of one slice of xs: without the leading dimension. */
 static ts_type slice_type(const ts_type *t)
@@ -217,7 +236,8 @@ static ts_type slice_type(const ts_type *t)
     return ts_type_make(t->dtype, t->dim + 1, t->rank - 1);
 }
 
-ts_value *ts__repeat_add(ts_builder *b, ts_repeat *r, int role, ts_value *outer, const ts_type *type)
+ts_value *ts__repeat_add(ts_builder *b, ts_repeat *r, int role, ts_value *outer,
+                         const ts_type *type)
 {
     ts_region *region = r->region;
     for (int i = 0; outer && role != ROLE_CARRY && i < region->n_arg; i++)
@@ -226,7 +246,8 @@ ts_value *ts__repeat_add(ts_builder *b, ts_repeat *r, int role, ts_value *outer,
     if (!type) {
         if (role == ROLE_XS && (outer->type.rank == 0 || outer->type.dim[0].size != r->n)) {
             char text[400];
-            return ts__mistake(b, TS_INVALID_ARGUMENT, "xs %s of a repeat must have a leading dimension of %lld",
+            return ts__mistake(b, TS_INVALID_ARGUMENT,
+                               "xs %s of a repeat must have a leading dimension of %lld",
                                ts_type_text(&outer->type, text, sizeof text), (long long)r->n);
         }
         own = role == ROLE_XS ? slice_type(&outer->type) : outer->type;
@@ -244,8 +265,9 @@ ts_value *ts__repeat_add(ts_builder *b, ts_repeat *r, int role, ts_value *outer,
     return arg;
 }
 
-ts_repeat *ts_repeat_begin(ts_builder *b, int64_t n, bool reverse, ts_value *const *carry, int n_carry,
-                           ts_value *const *xs, int n_xs, ts_value **carry_args, ts_value **x_args)
+ts_repeat *ts_repeat_begin(ts_builder *b, int64_t n, bool reverse, ts_value *const *carry,
+                           int n_carry, ts_value *const *xs, int n_xs, ts_value **carry_args,
+                           ts_value **x_args)
 {
     for (int i = 0; i < n_carry; i++) carry_args[i] = b->poison;
     for (int i = 0; i < n_xs; i++) x_args[i] = b->poison;
@@ -299,8 +321,8 @@ static ts_value **sort_arguments(ts_builder *b, ts_repeat *r, int counts[ROLES])
 }
 
 /* The region yields carries, stacked ys, accumulated ys; order[i] is the place of the caller's y i. */
-static bool yield_all(ts_builder *b, ts_repeat *r, ts_value *const *carry_out, int n_carry, ts_value *const *ys,
-                      const bool *accumulate, int n_ys, int *n_stack)
+static bool yield_all(ts_builder *b, ts_repeat *r, ts_value *const *carry_out, int n_carry,
+                      ts_value *const *ys, const bool *accumulate, int n_ys, int *n_stack)
 {
     bool ok = true;
     for (int i = 0; i < n_carry && ok; i++) {
@@ -335,9 +357,11 @@ void ts_repeat_end(ts_builder *b, ts_repeat *r, ts_value *const *carry_out, ts_v
         return;
     }
     r->region->user = NULL;
-    ts_attr attr = {.repeat = {r->n, r->reverse, counts[0], counts[1], counts[2], n_stack, (int64_t)r->remat}};
+    ts_attr attr = {
+        .repeat = {r->n, r->reverse, counts[0], counts[1], counts[2], n_stack, (int64_t)r->remat}};
     ts_error err = {0};
-    ts_node *n = ts__node_new(b->region, b->before, TS_OP_repeat, operand, r->region->n_arg, &attr, r->region, &err);
+    ts_node *n = ts__node_new(b->region, b->before, TS_OP_repeat, operand, r->region->n_arg, &attr,
+                              r->region, &err);
     if (!n) {
         ts__mistake(b, err.code, "%s", err.msg);
         return;

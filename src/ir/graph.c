@@ -7,7 +7,7 @@
 #include "ir/graph.h"
 
 const ts_op_info ts_op_infos[TS_OPS] = {
-#define OP(name, lo, hi, results, kind, attr, doc) \
+#define OP(name, lo, hi, results, kind, attr, doc)                                                 \
     [TS_OP_##name] = {#name, lo, hi, results, TS_##kind, TS_ATTR_##attr, doc},
 #include "ir/ops.def"
 #undef OP
@@ -82,7 +82,9 @@ ts_value *ts__region_add_arg(ts_region *r, const ts_type *type, const char *name
 bool ts__region_add_result(ts_region *r, ts_value *v)
 {
     TS_ASSERT(v->region == r);
-    if (!ts__arena_grow(r->graph->arena, &r->result, &r->cap_result, r->n_result, sizeof *r->result)) return false;
+    if (!ts__arena_grow(r->graph->arena, &r->result, &r->cap_result, r->n_result,
+                        sizeof *r->result))
+        return false;
     r->result[r->n_result++] = v;
     return true;
 }
@@ -92,10 +94,14 @@ static void link_node(ts_region *r, ts_node *before, ts_node *n)
     n->region = r;
     n->next = before;
     n->prev = before ? before->prev : r->last;
-    if (n->prev) n->prev->next = n;
-    else r->first = n;
-    if (before) before->prev = n;
-    else r->last = n;
+    if (n->prev)
+        n->prev->next = n;
+    else
+        r->first = n;
+    if (before)
+        before->prev = n;
+    else
+        r->last = n;
 }
 
 static int result_count(ts_op op, int n_in, const ts_region *body)
@@ -104,8 +110,8 @@ static int result_count(ts_op op, int n_in, const ts_region *body)
     return ts_op_infos[op].n_out < 0 ? n_in : ts_op_infos[op].n_out;
 }
 
-ts_node *ts__node_new(ts_region *r, ts_node *before, ts_op op, ts_value *const *in, int n_in, const ts_attr *attr,
-                      ts_region *body, ts_error *err)
+ts_node *ts__node_new(ts_region *r, ts_node *before, ts_op op, ts_value *const *in, int n_in,
+                      const ts_attr *attr, ts_region *body, ts_error *err)
 {
     static const ts_attr none;
     ts_graph *g = r->graph;
@@ -160,10 +166,14 @@ ts_value *ts__repeat_add_result(ts_node *n, int index, const ts_type *type)
 void ts__node_remove(ts_node *n)
 {
     ts_region *r = n->region;
-    if (n->prev) n->prev->next = n->next;
-    else r->first = n->next;
-    if (n->next) n->next->prev = n->prev;
-    else r->last = n->prev;
+    if (n->prev)
+        n->prev->next = n->next;
+    else
+        r->first = n->next;
+    if (n->next)
+        n->next->prev = n->prev;
+    else
+        r->last = n->prev;
     n->prev = n->next = NULL;
 }
 
@@ -191,12 +201,13 @@ int ts_graph_output_index(const ts_graph *g, const char *name)
     return -1;
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 static ts_node *clone_node(ts_region *to, const ts_node *n, ts_error *err)
 {
     ts_value *local[16], **in = local;
-    if (n->n_in > 16 && !(in = ts_arena_alloc(to->graph->arena, (size_t)n->n_in * sizeof *in))) return NULL;
+    if (n->n_in > 16 && !(in = ts_arena_alloc(to->graph->arena, (size_t)n->n_in * sizeof *in)))
+        return NULL;
     for (int i = 0; i < n->n_in; i++) in[i] = n->in[i]->user;
     ts_region *body = NULL;
     if (n->body && !(body = ts__region_clone(n->body, to, err))) return NULL;
@@ -217,8 +228,10 @@ ts_region *ts__region_clone(const ts_region *from, ts_region *parent, ts_error *
     for (int i = 0; ok && i < from->n_arg; i++)
         ok = (from->arg[i]->user = ts__region_add_arg(to, &from->arg[i]->type, NULL)) != NULL;
     for (const ts_node *n = from->first; ok && n; n = n->next) ok = clone_node(to, n, err) != NULL;
-    for (int i = 0; ok && i < from->n_result; i++) ok = ts__region_add_result(to, from->result[i]->user);
+    for (int i = 0; ok && i < from->n_result; i++)
+        ok = ts__region_add_result(to, from->result[i]->user);
     if (ok) return to;
-    TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", from->graph->name);
+    TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+             from->graph->name);
     return NULL;
 }

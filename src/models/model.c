@@ -3,19 +3,21 @@
 
 #include <math.h>
 
-/* ---- checks ------------------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static const int64_t largest_size = (int64_t)1 << 31;
 
 static ts_status positive(ts_error *err, const char *field, int64_t v)
 {
     if (v >= 1 && v < largest_size) return TS_OK;
-    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s is %lld; expected 1 … 2147483647", field, (long long)v);
+    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s is %lld; expected 1 … 2147483647", field,
+                    (long long)v);
 }
 
 ts_status ts_model_check(const ts_model_config *m, ts_error *err)
 {
-    if (m->arch >= TS_ARCHS) return TS_ERROR(err, TS_INVALID_ARGUMENT, "unknown architecture %d", (int)m->arch);
+    if (m->arch >= TS_ARCHS)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "unknown architecture %d", (int)m->arch);
     TS_TRY(positive(err, "vocabulary size", m->vocab));
     TS_TRY(positive(err, "hidden size", m->hidden));
     TS_TRY(positive(err, "MLP size", m->ffn));
@@ -23,23 +25,36 @@ ts_status ts_model_check(const ts_model_config *m, ts_error *err)
     TS_TRY(positive(err, "number of heads", m->heads));
     TS_TRY(positive(err, "number of kv heads", m->kv_heads));
     TS_TRY(positive(err, "head size", m->head_dim));
-    if (m->layers > 4096) return TS_ERROR(err, TS_INVALID_ARGUMENT, "number of layers is %lld; at most 4096", (long long)m->layers);
+    if (m->layers > 4096)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "number of layers is %lld; at most 4096",
+                        (long long)m->layers);
     if (m->heads % m->kv_heads)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%lld query heads cannot be shared by %lld kv heads; heads must be a multiple "
-                        "of kv heads", (long long)m->heads, (long long)m->kv_heads);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "%lld query heads cannot be shared by %lld kv heads; heads must be a multiple "
+            "of kv heads",
+            (long long)m->heads, (long long)m->kv_heads);
     if (m->head_dim % 2)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "head size is %lld; rope turns pairs, so it must be even", (long long)m->head_dim);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "head size is %lld; rope turns pairs, so it must be even",
+                        (long long)m->head_dim);
     int64_t n;
-    if (ts_mul_i64(m->heads, m->head_dim, &n) || ts_mul_i64(n, m->hidden, &n) || ts_mul_i64(m->vocab, m->hidden, &n) ||
-        ts_mul_i64(m->hidden, m->ffn, &n))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a weight of this model would have more than 2^63 elements");
+    if (ts_mul_i64(m->heads, m->head_dim, &n) || ts_mul_i64(n, m->hidden, &n) ||
+        ts_mul_i64(m->vocab, m->hidden, &n) || ts_mul_i64(m->hidden, m->ffn, &n))
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "a weight of this model would have more than 2^63 elements");
     if (!(m->norm_eps > 0 && m->norm_eps < 1))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "norm epsilon is %g; expected between 0 and 1", m->norm_eps);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "norm epsilon is %g; expected between 0 and 1",
+                        m->norm_eps);
     if (!(m->rope_theta > 0 && isfinite(m->rope_theta)))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "rope theta is %g; expected a positive number", m->rope_theta);
-    if (m->rope == TS_ROPE_LLAMA3 && !(m->rope_factor > 0 && m->rope_original > 0 && m->rope_high > m->rope_low && m->rope_low > 0))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "rope scaling needs factor > 0, original positions > 0 and 0 < low < high "
-                        "(found factor %g, low %g, high %g, original %g)", m->rope_factor, m->rope_low, m->rope_high, m->rope_original);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "rope theta is %g; expected a positive number",
+                        m->rope_theta);
+    if (m->rope == TS_ROPE_LLAMA3 && !(m->rope_factor > 0 && m->rope_original > 0 &&
+                                       m->rope_high > m->rope_low && m->rope_low > 0))
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "rope scaling needs factor > 0, original positions > 0 and 0 < low < high "
+                        "(found factor %g, low %g, high %g, original %g)",
+                        m->rope_factor, m->rope_low, m->rope_high, m->rope_original);
     return TS_OK;
 }
 
@@ -50,7 +65,7 @@ int64_t ts_model_parameters(const ts_model_config *m)
     return m->layers * layer + m->hidden + (m->tied ? 1 : 2) * m->vocab * m->hidden;
 }
 
-/* ---- rope ---------------------------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------------------ */
 
 /* Llama 3.1: turns = original·f/2π; ramp = clip((turns − low)/(high − low), 0, 1); f·(ramp + (1 − ramp)/factor). */
 static double scaled(const ts_model_config *m, double f)
@@ -70,7 +85,8 @@ void ts_model_rope_frequencies(const ts_model_config *m, double *out)
 }
 
 /* The published models were trained with frequencies and angles in f32, so that is what is computed here. */
-void ts_model_rope_tables(const ts_model_config *m, int64_t first, int64_t S, float *cos_out, float *sin_out)
+void ts_model_rope_tables(const ts_model_config *m, int64_t first, int64_t S, float *cos_out,
+                          float *sin_out)
 {
     int64_t half = m->head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
@@ -84,13 +100,15 @@ void ts_model_rope_tables(const ts_model_config *m, int64_t first, int64_t S, fl
     }
 }
 
-/* ---- shared by model files ------------------------------------------------------------------------------- */
+/* ---- shared by model files ------------------------------------------------------------------- */
 
 const uint64_t *ts_equal_layers(ts_builder *b, int n)
 {
     static const uint64_t none;
     uint64_t *s = ts_arena_alloc(b->graph->arena, (size_t)n * sizeof *s);
-    if (!s) ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    if (!s)
+        ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                    b->graph->name);
     return s ? s : &none;
 }
 
@@ -99,7 +117,10 @@ ts_value *ts_head(ts_builder *b, const char *name, ts_dim vocab, ts_dim embed)
     return ts_param(b, name, TS_DIMS(vocab, embed), 1, 1 / sqrt((double)embed.size));
 }
 
-double ts_tied_embedding_init(int64_t hidden) { return 1 / sqrt((double)hidden); }
+double ts_tied_embedding_init(int64_t hidden)
+{
+    return 1 / sqrt((double)hidden);
+}
 
 ts_forward ts_model_forward(ts_builder *b, const ts_model_config *m, const ts_forward_inputs *in)
 {

@@ -7,10 +7,16 @@
 
 #include <math.h>
 
-void ts_set_compute_dtype(ts_builder *b, ts_dtype dtype) { b->compute = dtype; }
-void ts_set_remat(ts_builder *b, ts_remat remat) { b->remat = remat; }
+void ts_set_compute_dtype(ts_builder *b, ts_dtype dtype)
+{
+    b->compute = dtype;
+}
+void ts_set_remat(ts_builder *b, ts_remat remat)
+{
+    b->remat = remat;
+}
 
-/* ---- layers ------------------------------------------------------------------------------------------ */
+/* ---- layers ---------------------------------------------------------------------------------- */
 
 static ts_value *product(ts_builder *b, ts_value *x, ts_value *w, int n_in)
 {
@@ -27,8 +33,10 @@ ts_value *ts_linear(ts_builder *b, ts_value *x, const char *name, const ts_dim *
     ts_dim dims[TS_MAX_RANK];
     if (b->error.code != TS_OK) return b->poison;
     if (x->type.rank == 0 || n_out < 1 || n_out >= TS_MAX_RANK)
-        return ts__mistake(b, TS_INVALID_ARGUMENT, "%s: a linear layer needs an input with a last dimension and 1 to %d "
-                           "output dimensions", name, TS_MAX_RANK - 1);
+        return ts__mistake(b, TS_INVALID_ARGUMENT,
+                           "%s: a linear layer needs an input with a last dimension and 1 to %d "
+                           "output dimensions",
+                           name, TS_MAX_RANK - 1);
     for (int i = 0; i < n_out; i++) dims[i] = out[i];
     dims[n_out] = x->type.dim[x->type.rank - 1];
     double init = 1 / sqrt((double)dims[n_out].size);
@@ -44,7 +52,8 @@ ts_value *ts_linear_in(ts_builder *b, ts_value *x, int n_in, const char *name, t
     double fan_in = 1;
     if (b->error.code != TS_OK) return b->poison;
     if (n_in < 1 || n_in >= TS_MAX_RANK || n_in > x->type.rank)
-        return ts__mistake(b, TS_INVALID_ARGUMENT, "%s: the input has %d dimensions, %d of them cannot be contracted", name,
+        return ts__mistake(b, TS_INVALID_ARGUMENT,
+                           "%s: the input has %d dimensions, %d of them cannot be contracted", name,
                            x->type.rank, n_in);
     for (int i = 0; i < n_in; i++) {
         dims[1 + i] = x->type.dim[x->type.rank - n_in + i];
@@ -60,12 +69,13 @@ ts_value *ts_norm(ts_builder *b, ts_value *x, const char *name, double eps)
 {
     if (b->error.code != TS_OK) return b->poison;
     ts_scope_push(b, "%s", name);
-    ts_value *y = ts_rms_norm(b, x, ts_param(b, name, &x->type.dim[x->type.rank - 1], 1, 0, TS_INIT_ONES), eps);
+    ts_value *y = ts_rms_norm(
+        b, x, ts_param(b, name, &x->type.dim[x->type.rank - 1], 1, 0, TS_INIT_ONES), eps);
     ts_scope_pop(b);
     return y;
 }
 
-/* ---- segments ------------------------------------------------------------------------------------------ */
+/* ---- segments -------------------------------------------------------------------------------- */
 
 enum { MAX_PERIOD = 8 };
 
@@ -73,7 +83,8 @@ enum { MAX_PERIOD = 8 };
 static int iterations(const uint64_t *s, int n, int i, int p)
 {
     int count = 1;
-    while (i + (count + 1) * p <= n && memcmp(s + i, s + i + count * p, (size_t)p * sizeof *s) == 0) count++;
+    while (i + (count + 1) * p <= n && memcmp(s + i, s + i + count * p, (size_t)p * sizeof *s) == 0)
+        count++;
     return count;
 }
 
@@ -104,23 +115,26 @@ int ts_layer_segments(const uint64_t *signatures, int n, bool unroll, ts_segment
     return segments_of_period(signatures, n, unroll ? n + 1 : best, out, &covered);
 }
 
-/* ---- ts_layers -------------------------------------------------------------------------------------------- */
+/* ---- ts_layers ------------------------------------------------------------------------------- */
 
 static void collect_hidden(ts_builder *b, const ts_segment *s, ts_value *const *stacked)
 {
     for (int p = 0; p < s->period && b->error.code == TS_OK; p++) {
-        if (!ts__arena_grow(b->graph->arena, &b->hidden, &b->cap_hidden, b->n_hidden, sizeof *b->hidden)) {
-            ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+        if (!ts__arena_grow(b->graph->arena, &b->hidden, &b->cap_hidden, b->n_hidden,
+                            sizeof *b->hidden)) {
+            ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                        b->graph->name);
             return;
         }
         b->hidden[b->n_hidden++] = (ts_hidden){stacked[p], s->first + p, s->period, s->count};
     }
 }
 
-static ts_value *run_segment(ts_builder *b, const char *prefix, const ts_segment *s, ts_layer_fn layer,
-                             const void *context, ts_value *x)
+static ts_value *run_segment(ts_builder *b, const char *prefix, const ts_segment *s,
+                             ts_layer_fn layer, const void *context, ts_value *x)
 {
-    ts_layer_scope scope = {prefix, NULL, s->count > 1, s->first, 0, s->period, s->count}, *outer = b->layers;
+    ts_layer_scope scope = {prefix, NULL, s->count > 1, s->first, 0, s->period, s->count},
+                   *outer = b->layers;
     ts_value *carry, *ys[MAX_PERIOD], *results[MAX_PERIOD + 1];
     scope.repeat = ts_repeat_begin(b, s->count, false, &x, 1, NULL, 0, &carry, NULL);
     b->layers = &scope;
@@ -138,12 +152,14 @@ static ts_value *run_segment(ts_builder *b, const char *prefix, const ts_segment
     return results[0];
 }
 
-ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *signatures, ts_layer_fn layer,
-                    const void *context, ts_value *x)
+ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *signatures,
+                    ts_layer_fn layer, const void *context, ts_value *x)
 {
     if (b->error.code != TS_OK || n == 0) return x;
     ts_segment *s = ts_arena_alloc(b->graph->arena, (size_t)n * sizeof *s);
-    if (!s) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    if (!s)
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                           b->graph->name);
     int m = ts_layer_segments(signatures, n, b->unroll_layers, s);
     for (int i = 0; i < m; i++) x = run_segment(b, prefix, &s[i], layer, context, x);
     return x;

@@ -9,7 +9,9 @@
 static ts_value *global_norm(ts_builder *b, ts_value *const *grads, int n)
 {
     ts_value **squares = ts_arena_alloc(b->graph->arena, (size_t)(n + 1) * sizeof *squares);
-    if (!squares) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    if (!squares)
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                           b->graph->name);
     for (int i = 0; i < n; i++) {
         ts_dot_dims all = {.n_contract = grads[i]->type.rank};
         for (int d = 0; d < all.n_contract; d++) all.x_contract[d] = all.y_contract[d] = d;
@@ -21,7 +23,9 @@ static ts_value *global_norm(ts_builder *b, ts_value *const *grads, int n)
 static ts_value *moment(ts_builder *b, const char *kind, const ts_param_info *p)
 {
     const char *name = ts_arena_printf(b->graph->arena, "adam.%s.%s", kind, p->name);
-    if (!name) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    if (!name)
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                           b->graph->name);
     return ts_input(b, name, TS_F32, p->value->type.dim, p->value->type.rank);
 }
 
@@ -30,12 +34,14 @@ static bool decays(const ts_optimizer_options *o, const ts_param_info *p)
     char first[512];
     ts_param_name(p, 0, first, sizeof first);
     for (int i = 0; i < o->n_no_decay; i++)
-        if (ts_pattern_match(o->no_decay[i], p->name) || ts_pattern_match(o->no_decay[i], first)) return false;
+        if (ts_pattern_match(o->no_decay[i], p->name) || ts_pattern_match(o->no_decay[i], first))
+            return false;
     return true;
 }
 
-ts_value *ts_optimizer_apply(ts_builder *b, const ts_optimizer_options *o, const ts_optimizer_inputs *in,
-                             const int *trained, ts_value *const *grads, int n, ts_value *loss, ts_value **ok)
+ts_value *ts_optimizer_apply(ts_builder *b, const ts_optimizer_options *o,
+                             const ts_optimizer_inputs *in, const int *trained,
+                             ts_value *const *grads, int n, ts_value *loss, ts_value **ok)
 {
     ts_scope_push(b, "optimizer");
     ts_value *norm = global_norm(b, grads, n), *one = ts_scalar(b, 1, TS_F32), *scale = one;

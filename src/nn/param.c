@@ -12,7 +12,8 @@
 
 char *ts_param_name(const ts_param_info *p, int k, char *buf, size_t n)
 {
-    const char *open = p->count ? strchr(p->name, '{') : NULL, *close = open ? strchr(open, '}') : NULL;
+    const char *open = p->count ? strchr(p->name, '{') : NULL,
+               *close = open ? strchr(open, '}') : NULL;
     if (!close) {
         snprintf(buf, n, "%s", p->name);
         return buf;
@@ -49,7 +50,7 @@ bool ts_pattern_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* ---- initial values ---------------------------------------------------------------------------------- */
+/* ---- initial values -------------------------------------------------------------------------- */
 
 /* Threefry-2x32-20: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011. */
 static void threefry(const uint32_t key[2], uint32_t c0, uint32_t c1, uint32_t out[2])
@@ -78,7 +79,8 @@ static double normal(const uint32_t bits[2])
     return sqrt(-2 * log(u)) * cos(6.283185307179586476925 * v);
 }
 
-void ts_init_values(const char *name, double init, uint64_t seed, int64_t first, int64_t count, float *out)
+void ts_init_values(const char *name, double init, uint64_t seed, int64_t first, int64_t count,
+                    float *out)
 {
     uint64_t h = XXH3_64bits_withSeed(name, strlen(name), seed);
     const uint32_t key[2] = {(uint32_t)h, (uint32_t)(h >> 32)};
@@ -94,17 +96,20 @@ void ts_init_values(const char *name, double init, uint64_t seed, int64_t first,
     }
 }
 
-/* ---- parameters ---------------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 static ts_value *out_of_memory(ts_builder *b)
 {
-    return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                       b->graph->name);
 }
 
-static ts_param_info *param_new(ts_builder *b, const char *name, const ts_dim *dims, int rank, int in_dims, double init)
+static ts_param_info *param_new(ts_builder *b, const char *name, const ts_dim *dims, int rank,
+                                int in_dims, double init)
 {
     ts_graph *g = b->graph;
-    if (!ts__arena_grow(g->arena, &g->param, &g->cap_param, g->n_param, sizeof *g->param)) return NULL;
+    if (!ts__arena_grow(g->arena, &g->param, &g->cap_param, g->n_param, sizeof *g->param))
+        return NULL;
     ts_param_info *p = &g->param[g->n_param];
     *p = (ts_param_info){.name = ts_arena_strdup(g->arena, name), .init = init};
     p->file_rank = in_dims ? 2 : rank;
@@ -131,10 +136,12 @@ static const char *full_name(ts_builder *b, const char *name)
     if (!l) return ts_arena_strdup(a, name);
     int first = l->first + l->position;
     if (!l->stacked) return ts_arena_printf(a, "%s.%d.%s", l->prefix, first, name);
-    return ts_arena_printf(a, "%s.{%d..%d:%d}.%s", l->prefix, first, first + (l->count - 1) * l->period, l->period, name);
+    return ts_arena_printf(a, "%s.{%d..%d:%d}.%s", l->prefix, first,
+                           first + (l->count - 1) * l->period, l->period, name);
 }
 
-ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank, int in_dims, double init)
+ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank, int in_dims,
+                   double init)
 {
     if (b->error.code != TS_OK) return b->poison;
     const ts_layer_scope *l = b->layers;
@@ -145,7 +152,8 @@ ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank
     if (!p) {
         ts_dim all[TS_MAX_RANK + 1] = {{"layers", stacked ? l->count : 0}};
         if (rank < 0 || rank + stacked > TS_MAX_RANK)
-            return ts__mistake(b, TS_INVALID_ARGUMENT, "parameter %s has rank %d; at most %d fit", full, rank, TS_MAX_RANK - stacked);
+            return ts__mistake(b, TS_INVALID_ARGUMENT, "parameter %s has rank %d; at most %d fit",
+                               full, rank, TS_MAX_RANK - stacked);
         for (int i = 0; i < rank; i++) all[i + stacked] = dims[i];
         if (!(p = param_new(b, full, dims, rank, in_dims, init))) return out_of_memory(b);
         p->value = ts_input(b, full, TS_F32, all, rank + stacked);

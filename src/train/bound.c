@@ -4,8 +4,8 @@
 struct ts_bound {
     const ts_graph *graph;
     ts_executable *executable;
-    ts_buffer **in, **out;               /* by the graph's order */
-    bool *own_in, *own_out;              /* made here */
+    ts_buffer **in, **out;  /* by the graph's order */
+    bool *own_in, *own_out; /* made here */
 };
 
 static ts_status bind_inputs(ts_bound *b, ts_engine *e, ts_state *state, ts_error *err)
@@ -38,7 +38,8 @@ static ts_status bind_outputs(ts_bound *b, ts_engine *e, ts_error *err)
     return TS_OK;
 }
 
-ts_status ts_bound_new(ts_engine *e, const ts_graph *g, ts_state *state, ts_bound **out, ts_error *err)
+ts_status ts_bound_new(ts_engine *e, const ts_graph *g, ts_state *state, ts_bound **out,
+                       ts_error *err)
 {
     size_t n_in = (size_t)g->top->n_arg + 1, n_out = (size_t)g->top->n_result + 1;
     ts_bound *b = ts_alloc_zero(sizeof *b);
@@ -52,12 +53,15 @@ ts_status ts_bound_new(ts_engine *e, const ts_graph *g, ts_state *state, ts_boun
         b->own_out = ts_alloc_zero(n_out);
     }
     if (!b || !b->in || !b->out || !b->own_in || !b->own_out)
-        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the buffers of %s", g->name);
+        status =
+            TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the buffers of %s", g->name);
     if (status == TS_OK) status = ts_compile(e, g, &b->executable, err);
     if (status == TS_OK) status = bind_inputs(b, e, state, err);
     if (status == TS_OK) status = bind_outputs(b, e, err);
-    if (status == TS_OK) *out = b;
-    else ts_bound_free(b);
+    if (status == TS_OK)
+        *out = b;
+    else
+        ts_bound_free(b);
     return status;
 }
 
@@ -76,10 +80,17 @@ void ts_bound_free(ts_bound *b)
     ts_free(b);
 }
 
-ts_executable *ts_bound_executable(const ts_bound *b) { return b->executable; }
-bool ts_bound_has(const ts_bound *b, const char *input) { return ts_graph_input_index(b->graph, input) >= 0; }
+ts_executable *ts_bound_executable(const ts_bound *b)
+{
+    return b->executable;
+}
+bool ts_bound_has(const ts_bound *b, const char *input)
+{
+    return ts_graph_input_index(b->graph, input) >= 0;
+}
 
-ts_status ts_bound_set(ts_bound *b, const char *input, const void *data, size_t bytes, ts_error *err)
+ts_status ts_bound_set(ts_bound *b, const char *input, const void *data, size_t bytes,
+                       ts_error *err)
 {
     int i = ts_graph_input_index(b->graph, input);
     TS_ASSERT(i >= 0 && bytes == ts_type_bytes(&b->in[i]->type));

@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* ---- problems and notes ----------------------------------------------------------------------------- */
+/* ---- problems and notes ---------------------------------------------------------------------- */
 
 static const char *format(ts_loading *l, const char *fmt, va_list args)
 {
@@ -108,7 +108,7 @@ static ts_status report(ts_loading *l, ts_error *err)
     return status;
 }
 
-/* ---- layers over each other --------------------------------------------------------------------------- */
+/* ---- layers over each other ------------------------------------------------------------------ */
 
 /* The layer that a key's value comes from. */
 static ts_layer top_layer(const ts_loading *l, int k)

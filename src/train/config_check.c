@@ -24,7 +24,7 @@ static bool set_by_user(const ts_loading *l, int k)
     return l->from[k] == TS_LAYER_WORD || l->from[k] == TS_LAYER_ENV;
 }
 
-/* ---- run and steps ----------------------------------------------------------------------------------- */
+/* ---- run and steps --------------------------------------------------------------------------- */
 
 static void derive_run(ts_loading *l)
 {
@@ -87,7 +87,7 @@ static void derive_schedule(ts_loading *l)
                         c->warmup_steps_fraction, 1 - c->warmup_steps_fraction);
 }
 
-/* ---- devices and batch --------------------------------------------------------------------------------- */
+/* ---- devices and batch ----------------------------------------------------------------------- */
 
 /* Every axis of a group is 1 on one device; at most one may be inferred. */
 static void check_axes(ts_loading *l, const int *keys, int n, const char *of)
@@ -177,7 +177,7 @@ static void derive_batch(ts_loading *l)
         c->batch_rows = c->micro_rows * c->gradient_accumulation_steps;
 }
 
-/* ---- model ------------------------------------------------------------------------------------------- */
+/* ---- model ----------------------------------------------------------------------------------- */
 
 /* The nearest divisors of n around d, for the message. */
 static void near_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
@@ -285,7 +285,7 @@ static void derive_model(ts_loading *l)
             BYTE_VOCAB, BYTE_VOCAB);
 }
 
-/* ---- where a run begins ------------------------------------------------------------------------------ */
+/* ---- where a run begins ---------------------------------------------------------------------- */
 
 static void check_start(ts_loading *l)
 {

@@ -6,7 +6,7 @@
 #include "base/yaml.h"
 #include "train/config.h"
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 typedef enum ts_key_type {
     TS_KEY_BOOL,
@@ -52,12 +52,12 @@ const char *ts__value_text(const ts_yaml *v, ts_arena *arena);
 /* The value of a key=value word: plain scalars, quoted strings, [a, b]. */
 const ts_yaml *ts__value_of_word(int k, const char *text, ts_arena *arena);
 
-/* ---- files that are part of the library ----------------------------------------------------------- */
+/* ---- files that are part of the library ------------------------------------------------------ */
 
 const char *ts__embedded(const char *name); /* text of "configs/…", or NULL */
 const char *ts__embedded_name(size_t i);    /* NULL behind the last */
 
-/* ---- one load ----------------------------------------------------------------------------------- */
+/* ---- one load -------------------------------------------------------------------------------- */
 
 typedef enum ts_layer {
     TS_LAYER_NONE,

@@ -18,7 +18,7 @@ enum { MAX_PARENTS = 8, MAX_FILE_BYTES = 1 << 20 };
 
 extern char **environ;
 
-/* ---- mappings ------------------------------------------------------------------------------------- */
+/* ---- mappings -------------------------------------------------------------------------------- */
 
 static const char *spot(ts_loading *l, const char *name, const ts_yaml *v)
 {
@@ -83,7 +83,7 @@ void ts__layer_read(ts_loading *l, ts_layer layer, const ts_yaml *map, const cha
     }
 }
 
-/* ---- files ---------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 typedef struct source {
     const char *path; /* for messages */
@@ -268,7 +268,7 @@ void ts__layer_model(ts_loading *l, const char *model_name)
     if (map) ts__layer_read(l, TS_LAYER_MODEL, map, s.path);
 }
 
-/* ---- words and environment -------------------------------------------------------------------------- */
+/* ---- words and environment ------------------------------------------------------------------- */
 
 void ts__layer_words(ts_loading *l, const char *const *words, int n)
 {

@@ -64,7 +64,7 @@ ts_status ts_config_write(const ts_config *c, const char *path, ts_error *err)
     return status;
 }
 
-/* ---- what a program shows of it (tessera.h) ---------------------------------------------------- */
+/* ---- what a program shows of it (tessera.h) -------------------------------------------------- */
 
 const char *ts_config_note(const ts_config *c, size_t i) { return i < c->n_notes ? c->notes[i] : NULL; }
 const char *ts_config_run_folder(const ts_config *c) { return c->run_folder; }

@@ -145,7 +145,7 @@ const char *ts__key_nearest(const char *name)
     return strlen(name) > 100 ? NULL : ts_nearest_word(name, names, TS_KEYS);
 }
 
-/* ---- limits --------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 /* One alternative of limits: a range with bounds, or a literal. */
 typedef struct limit {
@@ -254,7 +254,7 @@ static const char *refuse(int k, const char *value, bool is_word, ts_arena *aren
     return text ? text : "";
 }
 
-/* ---- from YAML to a field -------------------------------------------------------------------------- */
+/* ---- from YAML to a field -------------------------------------------------------------------- */
 
 static bool is_null(const ts_yaml *v)
 {
@@ -365,7 +365,7 @@ const char *ts__key_set(ts_config *c, int k, const ts_yaml *v)
     return NULL;
 }
 
-/* ---- key=value words -------------------------------------------------------------------------------- */
+/* ---- key=value words ------------------------------------------------------------------------- */
 
 static const ts_yaml *scalar(const char *text, size_t n, bool quoted, ts_arena *arena)
 {
@@ -443,7 +443,7 @@ const ts_yaml *ts__value_of_word(int k, const char *text, ts_arena *arena)
     return list;
 }
 
-/* ---- back to text ----------------------------------------------------------------------------------- */
+/* ---- back to text ---------------------------------------------------------------------------- */
 
 const char *ts__value_text(const ts_yaml *v, ts_arena *arena)
 {

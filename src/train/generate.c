@@ -1,39 +1,48 @@
 /* train/generate.c – text from a model on disk: the generator of tessera.h. */
-#include "train/sampler.h"
 #include "train/run.h"
+#include "train/sampler.h"
 
 struct ts_generator {
     ts_engine *engine;
     ts_source source;
-    ts_graph *graph;                     /* lists the parameters */
+    ts_graph *graph; /* lists the parameters */
     ts_state *state;
     ts_sampler *sampler;
 };
 
 void ts_generate_options_default(ts_generate_options *o)
 {
-    *o = (ts_generate_options){.struct_size = sizeof *o, .max_new = 128, .top_p = 1, .stop_at_eos = true};
+    *o = (ts_generate_options){
+        .struct_size = sizeof *o, .max_new = 128, .top_p = 1, .stop_at_eos = true};
 }
 
 static ts_status open_all(ts_generator *g, const ts_config *c, const char *model, ts_error *err)
 {
     TS_TRY(ts_source_open(model, &g->source, err));
-    ts_program_options o = {.model = &g->source.model, .rows = 1, .sequence = 1, .accumulation = 1, .scan_layers = true};
+    ts_program_options o = {.model = &g->source.model,
+                            .rows = 1,
+                            .sequence = 1,
+                            .accumulation = 1,
+                            .scan_layers = true};
     TS_TRY(ts_program_logits(&o, &g->graph, err));
     TS_TRY(ts__open_engine(c, &g->engine, err));
     TS_TRY(ts_state_new(g->engine, g->graph, &g->state, err));
     TS_TRY(ts_state_load(g->state, g->source.tensors, err));
-    return ts_sampler_new(g->engine, &g->source.model, g->state, c->compute_dtype, &g->sampler, err);
+    return ts_sampler_new(g->engine, &g->source.model, g->state, c->compute_dtype, &g->sampler,
+                          err);
 }
 
-ts_status ts_generator_open(const ts_config *c, const char *model, ts_generator **out, ts_error *err)
+ts_status ts_generator_open(const ts_config *c, const char *model, ts_generator **out,
+                            ts_error *err)
 {
     ts_generator *g = ts_alloc_zero(sizeof *g);
     *out = NULL;
     if (!g) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for generation");
     ts_status status = open_all(g, c, model, err);
-    if (status == TS_OK) *out = g;
-    else ts_generator_free(g);
+    if (status == TS_OK)
+        *out = g;
+    else
+        ts_generator_free(g);
     return status;
 }
 
@@ -48,23 +57,33 @@ void ts_generator_free(ts_generator *g)
     ts_free(g);
 }
 
-bool ts_generator_has_tokenizer(const ts_generator *g) { return g->source.tokenizer != NULL; }
-void ts_generator_release(void *p) { ts_free(p); }
+bool ts_generator_has_tokenizer(const ts_generator *g)
+{
+    return g->source.tokenizer != NULL;
+}
+void ts_generator_release(void *p)
+{
+    ts_free(p);
+}
 
 static ts_status need_tokenizer(const ts_generator *g, ts_error *err)
 {
     if (g->source.tokenizer) return TS_OK;
-    return TS_ERROR(err, TS_FAILED_PRECONDITION, "this model brings no tokenizer that this version reads (byte only); give token "
-                    "ids instead (--ids 1,2,3 --print-ids)");
+    return TS_ERROR(
+        err, TS_FAILED_PRECONDITION,
+        "this model brings no tokenizer that this version reads (byte only); give token "
+        "ids instead (--ids 1,2,3 --print-ids)");
 }
 
-ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids, size_t *n, ts_error *err)
+ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids, size_t *n,
+                              ts_error *err)
 {
     ts_tokens t = {0};
     *ids = NULL;
     TS_TRY(need_tokenizer(g, err));
     /* A byte model learned from windows of a text, where a begin token is as good as never seen. */
-    bool begin = ts_tokenizer_bos(g->source.tokenizer) >= 0 && (!*text || !ts_tokenizer_is_bytewise(g->source.tokenizer));
+    bool begin = ts_tokenizer_bos(g->source.tokenizer) >= 0 &&
+                 (!*text || !ts_tokenizer_is_bytewise(g->source.tokenizer));
     unsigned flags = begin ? TS_ENCODE_BOS : TS_ENCODE_PLAIN;
     ts_status status = ts_tokenizer_encode(g->source.tokenizer, text, strlen(text), flags, &t, err);
     if (status != TS_OK) {
@@ -76,7 +95,8 @@ ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids, 
     return TS_OK;
 }
 
-ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n, char **text, ts_error *err)
+ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n, char **text,
+                              ts_error *err)
 {
     ts_string s = ts_string_new((size_t)1 << 30);
     *text = NULL;
@@ -88,8 +108,9 @@ ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n, cha
     return status;
 }
 
-ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n, const ts_generate_options *o,
-                      bool (*token)(void *context, int32_t id), void *context, ts_error *err)
+ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n,
+                      const ts_generate_options *o, bool (*token)(void *context, int32_t id),
+                      void *context, ts_error *err)
 {
     return ts_sampler_run(g->sampler, prompt, n, o, token, context, err);
 }

@@ -13,20 +13,29 @@
 #include "base/file.h"
 #include "train/run.h"
 
-struct ts_metrics { ts_writer *file; char *run_name; };
+struct ts_metrics {
+    ts_writer *file;
+    char *run_name;
+};
 
 static double tokens_per_second(const ts_step_info *s)
 {
     return s->seconds > 0 ? (double)s->slots / s->devices / s->seconds : 0;
 }
 
-static double tflops_per_second(const ts_step_info *s) { return s->seconds > 0 ? s->tflops / s->seconds : 0; }
+static double tflops_per_second(const ts_step_info *s)
+{
+    return s->seconds > 0 ? s->tflops / s->seconds : 0;
+}
 
 char *ts_step_line(const ts_step_info *s, char *buf, size_t n)
 {
-    snprintf(buf, n, "completed step: %lld, seconds: %.3f, TFLOP/s/device: %.3f, Tokens/s/device: %.3f, total_weights: %lld, "
-             "loss: %.3f%s", (long long)s->step, s->seconds, tflops_per_second(s), tokens_per_second(s),
-             (long long)s->trained_tokens, s->loss, s->skipped ? " (not finite: step skipped)" : "");
+    snprintf(
+        buf, n,
+        "completed step: %lld, seconds: %.3f, TFLOP/s/device: %.3f, Tokens/s/device: %.3f, total_weights: %lld, "
+        "loss: %.3f%s",
+        (long long)s->step, s->seconds, tflops_per_second(s), tokens_per_second(s),
+        (long long)s->trained_tokens, s->loss, s->skipped ? " (not finite: step skipped)" : "");
     return buf;
 }
 
@@ -39,8 +48,9 @@ static size_t peak_bytes(void)
 static ts_status write_line(ts_metrics *m, ts_string *s, ts_error *err)
 {
     ts_string_add(s, "}\n");
-    ts_status status = s->failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a line of metrics")
-                                 : ts_writer_write(m->file, s->data, s->length, err);
+    ts_status status =
+        s->failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a line of metrics")
+                  : ts_writer_write(m->file, s->data, s->length, err);
     ts_string_free(s);
     return status == TS_OK ? ts_writer_flush(m->file, err) : status;
 }
@@ -48,8 +58,10 @@ static ts_status write_line(ts_metrics *m, ts_string *s, ts_error *err)
 /* JSON has no NaN: such a value is null. */
 static void number(ts_string *s, const char *key, double v)
 {
-    if (isfinite(v)) ts_string_printf(s, ", \"%s\": %.9g", key, v);
-    else ts_string_printf(s, ", \"%s\": null", key);
+    if (isfinite(v))
+        ts_string_printf(s, ", \"%s\": %.9g", key, v);
+    else
+        ts_string_printf(s, ", \"%s\": null", key);
 }
 
 static ts_string begin_line(const ts_metrics *m, int64_t step)
@@ -62,19 +74,23 @@ static ts_string begin_line(const ts_metrics *m, int64_t step)
 ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err)
 {
     *out = NULL;
-    char *path = *c->metrics_file ? ts_strdup(c->metrics_file) : ts_path_join(c->run_folder, "metrics.jsonl");
+    char *path = *c->metrics_file ? ts_strdup(c->metrics_file)
+                                  : ts_path_join(c->run_folder, "metrics.jsonl");
     ts_metrics *m = ts_alloc_zero(sizeof *m);
     json_t *name = json_string(c->run_name);
     char *quoted = name ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
     ts_status status = TS_OK;
     if (m && quoted) m->run_name = ts_strdup(quoted);
-    if (!path || !m || !m->run_name) status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the metrics file");
+    if (!path || !m || !m->run_name)
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the metrics file");
     if (status == TS_OK) status = ts_writer_open(path, true, &m->file, err);
-    free(quoted);                        /* jansson's own allocation */
+    free(quoted); /* jansson's own allocation */
     json_decref(name);
     ts_free(path);
-    if (status == TS_OK) *out = m;
-    else ts__metrics_close(m);
+    if (status == TS_OK)
+        *out = m;
+    else
+        ts__metrics_close(m);
     return status;
 }
 
@@ -94,7 +110,8 @@ ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *i, const ts_config
     number(&s, "perf/per_device_tflops_per_sec", tflops_per_second(i));
     number(&s, "perf/per_device_tokens", (double)i->slots / i->devices);
     number(&s, "perf/per_device_tokens_per_sec", tokens_per_second(i));
-    number(&s, "perf/trained_tokens_per_sec", i->seconds > 0 ? (double)i->trained_tokens / i->seconds : 0);
+    number(&s, "perf/trained_tokens_per_sec",
+           i->seconds > 0 ? (double)i->trained_tokens / i->seconds : 0);
     number(&s, "perf/data_wait_seconds", i->data_seconds);
     number(&s, "perf/padding_slots", (double)i->padding);
     number(&s, "perf/peak_host_bytes", (double)peak_bytes());
@@ -102,7 +119,8 @@ ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *i, const ts_config
     return write_line(m, &s, err);
 }
 
-ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds, ts_error *err)
+ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds,
+                           ts_error *err)
 {
     ts_string s = begin_line(m, step);
     number(&s, "eval/avg_loss", loss);
@@ -115,7 +133,7 @@ ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weig
 void ts__metrics_close(ts_metrics *m)
 {
     if (!m) return;
-    ts_writer_abandon(m->file);          /* every line was flushed */
+    ts_writer_abandon(m->file); /* every line was flushed */
     ts_free(m->run_name);
     ts_free(m);
 }

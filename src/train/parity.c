@@ -9,8 +9,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "train/run.h"
 #include "train/program.h"
+#include "train/run.h"
 #include "train/source.h"
 #include "train/state.h"
 
@@ -26,12 +26,12 @@ typedef struct parity {
     ts_source source;
     ts_engine *engine;
     int64_t rows, sequence;
-    int32_t *tokens, *labels;            /* [rows,S] */
-    float *cos, *sin;                    /* [S,D/2] */
-    bool exact;                          /* f32 */
+    int32_t *tokens, *labels; /* [rows,S] */
+    float *cos, *sin;         /* [S,D/2] */
+    bool exact;               /* f32 */
 } parity;
 
-/* ---- rows of the report --------------------------------------------------------------------------------- */
+/* ---- rows of the report ---------------------------------------------------------------------- */
 
 void ts_parity_report_free(ts_parity_report *r)
 {
@@ -63,7 +63,8 @@ static double bound_of(const parity *p, bound_kind kind, double largest)
     return INFINITY;
 }
 
-static ts_status compare(parity *p, const char *name, bound_kind kind, const float *got, const float *want, size_t n, ts_error *err)
+static ts_status compare(parity *p, const char *name, bound_kind kind, const float *got,
+                         const float *want, size_t n, ts_error *err)
 {
     ts_parity_row row = {.gated = kind != REPORTED};
     double largest = 0;
@@ -81,7 +82,7 @@ static ts_status compare(parity *p, const char *name, bound_kind kind, const flo
     return add_row(p->report, &row, err);
 }
 
-/* ---- reference and batch ---------------------------------------------------------------------------------- */
+/* ---- reference and batch --------------------------------------------------------------------- */
 
 static ts_status find(parity *p, const char *name, const ts_tensor **out, ts_error *err)
 {
@@ -96,9 +97,11 @@ static ts_status reference(parity *p, const char *name, size_t n, float **out, t
     *out = NULL;
     TS_TRY(find(p, name, &x, err));
     if (x->count != n)
-        return TS_ERROR(err, TS_DATA_LOSS, "reference tensor %s has %llu elements; this model gives %zu", name,
+        return TS_ERROR(err, TS_DATA_LOSS,
+                        "reference tensor %s has %llu elements; this model gives %zu", name,
                         (unsigned long long)x->count, n);
-    if (!(*out = ts_alloc(n * sizeof(float) + 1))) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for tensor %s", name);
+    if (!(*out = ts_alloc(n * sizeof(float) + 1)))
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for tensor %s", name);
     ts_status status = ts_tensors_read_f32(p->golden, x, 0, n, *out, err);
     if (status != TS_OK) {
         ts_free(*out);
@@ -113,8 +116,10 @@ static ts_status read_batch(parity *p, ts_error *err)
     const ts_tensor *ids, *labels;
     TS_TRY(find(p, "input_ids", &ids, err));
     TS_TRY(find(p, "labels", &labels, err));
-    if (ids->rank != 2 || labels->rank != 2 || ids->count == 0 || ids->dim[0] != labels->dim[0] || ids->dim[1] != labels->dim[1])
-        return TS_ERROR(err, TS_DATA_LOSS, "the reference's input_ids and labels must both be [rows, sequence]");
+    if (ids->rank != 2 || labels->rank != 2 || ids->count == 0 || ids->dim[0] != labels->dim[0] ||
+        ids->dim[1] != labels->dim[1])
+        return TS_ERROR(err, TS_DATA_LOSS,
+                        "the reference's input_ids and labels must both be [rows, sequence]");
     p->rows = ids->dim[0];
     p->sequence = ids->dim[1];
     size_t n = (size_t)ids->count, table = (size_t)(p->sequence * (p->source.model.head_dim / 2));
@@ -122,13 +127,14 @@ static ts_status read_batch(parity *p, ts_error *err)
     p->labels = ts_alloc(n * sizeof(int32_t));
     p->cos = ts_alloc(table * sizeof(float));
     p->sin = ts_alloc(table * sizeof(float));
-    if (!p->tokens || !p->labels || !p->cos || !p->sin) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the batch");
+    if (!p->tokens || !p->labels || !p->cos || !p->sin)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the batch");
     TS_TRY(ts_tensors_read_i32(p->golden, ids, 0, n, p->tokens, err));
     TS_TRY(ts_tensors_read_i32(p->golden, labels, 0, n, p->labels, err));
     for (size_t i = 0; i < n; i++) {
         if (p->tokens[i] < 0 || p->tokens[i] >= p->source.model.vocab)
-            return TS_ERROR(err, TS_DATA_LOSS, "input_ids holds %d; the model's vocabulary is %lld", p->tokens[i],
-                            (long long)p->source.model.vocab);
+            return TS_ERROR(err, TS_DATA_LOSS, "input_ids holds %d; the model's vocabulary is %lld",
+                            p->tokens[i], (long long)p->source.model.vocab);
         bool last = (i + 1) % (size_t)p->sequence == 0;
         p->labels[i] = last || p->labels[i + 1] < 0 ? -1 : p->labels[i + 1];
     }
@@ -139,9 +145,15 @@ static ts_status read_batch(parity *p, ts_error *err)
 static ts_program_options program_options(const parity *p)
 {
     return (ts_program_options){
-        .model = &p->source.model, .rows = p->rows, .sequence = p->sequence, .accumulation = 1,
-        .compute = p->config->compute_dtype, .remat = p->config->remat, .scan_layers = p->config->scan_layers,
-        .frozen = p->config->frozen_parameters.item, .n_frozen = (int)p->config->frozen_parameters.n,
+        .model = &p->source.model,
+        .rows = p->rows,
+        .sequence = p->sequence,
+        .accumulation = 1,
+        .compute = p->config->compute_dtype,
+        .remat = p->config->remat,
+        .scan_layers = p->config->scan_layers,
+        .frozen = p->config->frozen_parameters.item,
+        .n_frozen = (int)p->config->frozen_parameters.n,
         .optimizer = {.adamw = adamw, .clip = 1},
     };
 }
@@ -156,7 +168,7 @@ static ts_status set_batch(parity *p, ts_bound *b, ts_error *err)
     return ts_bound_set(b, "rope.sin", p->sin, table, err);
 }
 
-/* ---- forward and gradients ----------------------------------------------------------------------------------- */
+/* ---- forward and gradients ------------------------------------------------------------------- */
 
 /* An output as f32. Owns: caller. */
 static ts_status output_f32(ts_bound *b, const char *name, float **out, size_t *n, ts_error *err)
@@ -170,7 +182,7 @@ static ts_status output_f32(ts_bound *b, const char *name, float **out, size_t *
     ts_status status = ts_bound_get(b, name, raw, bytes, err);
     for (size_t i = 0; status == TS_OK && t->dtype == TS_BF16 && i < *n; i++) {
         uint16_t h;
-        memcpy(&h, (char *)raw + 2 * i, 2);                        /* the halves stand at the end: never overtaken */
+        memcpy(&h, (char *)raw + 2 * i, 2); /* the halves stand at the end: never overtaken */
         (*out)[i] = ts_bf16_to_f32(h);
     }
     if (status == TS_OK) return TS_OK;
@@ -179,7 +191,8 @@ static ts_status output_f32(ts_bound *b, const char *name, float **out, size_t *
     return status;
 }
 
-static ts_status compare_output(parity *p, ts_bound *b, const char *name, bound_kind kind, ts_error *err)
+static ts_status compare_output(parity *p, ts_bound *b, const char *name, bound_kind kind,
+                                ts_error *err)
 {
     float *got = NULL, *want = NULL;
     size_t n;
@@ -198,14 +211,15 @@ static ts_status compare_gradient(parity *p, ts_bound *b, const ts_param_info *p
     float *got = NULL;
     size_t n, each = (size_t)ts_param_elements(param);
     snprintf(output, sizeof output, "grad.%s", param->name);
-    if (!ts_bound_output_type(b, output)) return TS_OK;             /* frozen */
+    if (!ts_bound_output_type(b, output)) return TS_OK; /* frozen */
     TS_TRY(output_f32(b, output, &got, &n, err));
     ts_status status = TS_OK;
     for (int k = 0; status == TS_OK && k < (param->count ? param->count : 1); k++) {
         float *want = NULL;
         snprintf(full, sizeof full, "grad.%s", ts_param_name(param, k, name, sizeof name));
         status = reference(p, full, each, &want, err);
-        if (status == TS_OK) status = compare(p, full, GRADIENT, got + (size_t)k * each, want, each, err);
+        if (status == TS_OK)
+            status = compare(p, full, GRADIENT, got + (size_t)k * each, want, each, err);
         ts_free(want);
     }
     ts_free(got);
@@ -217,7 +231,8 @@ static ts_status compare_probe(parity *p, ts_bound *b, const ts_graph *g, ts_err
     TS_TRY(set_batch(p, b, err));
     TS_TRY(ts_bound_execute(b, err));
     for (int i = 0; i < g->top->n_result; i++)
-        if (strncmp(g->output[i].name, "hidden.", 7) == 0) TS_TRY(compare_output(p, b, g->output[i].name, ACTIVATION, err));
+        if (strncmp(g->output[i].name, "hidden.", 7) == 0)
+            TS_TRY(compare_output(p, b, g->output[i].name, ACTIVATION, err));
     TS_TRY(compare_output(p, b, "logits", ACTIVATION, err));
     TS_TRY(compare_output(p, b, "loss", LOSS, err));
     for (int i = 0; i < g->n_param; i++) TS_TRY(compare_gradient(p, b, &g->param[i], err));
@@ -241,7 +256,7 @@ static ts_status probe(parity *p, ts_error *err)
     return status;
 }
 
-/* ---- three steps ------------------------------------------------------------------------------------------------ */
+/* ---- three steps ----------------------------------------------------------------------------- */
 
 static ts_status compare_parameters(parity *p, const ts_state *state, ts_error *err)
 {
@@ -254,7 +269,8 @@ static ts_status compare_parameters(parity *p, const ts_state *state, ts_error *
         if (!ts_tensors_find(p->golden, name)) continue;
         size_t n = t.bytes / sizeof(float);
         float *want = NULL, *got = ts_alloc(t.bytes + 1);
-        ts_status status = got ? reference(p, name, n, &want, err) : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
+        ts_status status = got ? reference(p, name, n, &want, err)
+                               : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
         if (status == TS_OK) status = ts_download(t.buffer, got, t.offset, t.bytes, err);
         if (status == TS_OK) status = compare(p, name, REPORTED, got, want, n, err);
         ts_free(want);
@@ -285,7 +301,9 @@ static ts_status run_steps(parity *p, ts_bound *train, ts_bound *eval, ts_error 
         const char *name = kind ? "step_grad_norm" : "step_loss";
         size_t n = kind ? STEPS : STEPS + 1;
         ts_status status = reference(p, name, n, &want, err);
-        if (status == TS_OK) status = compare(p, name, kind ? REPORTED : STEP_LOSS, kind ? norm : loss, want, n, err);
+        if (status == TS_OK)
+            status =
+                compare(p, name, kind ? REPORTED : STEP_LOSS, kind ? norm : loss, want, n, err);
         ts_free(want);
         TS_TRY(status);
     }
@@ -314,7 +332,8 @@ static ts_status steps(parity *p, ts_error *err)
     return status;
 }
 
-ts_status ts_parity(const ts_config *c, const char *model, const char *golden, ts_parity_report *report, ts_error *err)
+ts_status ts_parity(const ts_config *c, const char *model, const char *golden,
+                    ts_parity_report *report, ts_error *err)
 {
     parity p = {.config = c, .report = report, .exact = c->compute_dtype == TS_F32};
     *report = (ts_parity_report){.ok = true};

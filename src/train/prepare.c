@@ -24,7 +24,8 @@ void ts__run_line(const ts_run *r, const char *fmt, ...)
 
 ts_status ts__open_engine(const ts_config *c, ts_engine **out, ts_error *err)
 {
-    ts_engine_options o = {.struct_size = sizeof o, .devices = (int)c->devices, .threads = (int)c->threads};
+    ts_engine_options o = {
+        .struct_size = sizeof o, .devices = (int)c->devices, .threads = (int)c->threads};
     o.name = strcmp(c->engine, "auto") == 0 ? "cpu" : c->engine;
     return ts_engine_open(&o, out, err);
 }
@@ -33,7 +34,9 @@ ts_status ts__set_rope(ts_bound *b, const ts_model_config *m, int64_t S, ts_erro
 {
     size_t bytes = (size_t)(S * (m->head_dim / 2)) * sizeof(float);
     float *cos = ts_alloc(bytes), *sin = ts_alloc(bytes);
-    ts_status status = cos && sin ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for rope's tables");
+    ts_status status =
+        cos && sin ? TS_OK
+                   : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for rope's tables");
     if (status == TS_OK) {
         ts_model_rope_tables(m, 0, S, cos, sin);
         status = ts_bound_set(b, "rope.cos", cos, bytes, err);
@@ -44,7 +47,7 @@ ts_status ts__set_rope(ts_bound *b, const ts_model_config *m, int64_t S, ts_erro
     return status;
 }
 
-/* ---- model and data --------------------------------------------------------------------------------------- */
+/* ---- model and data -------------------------------------------------------------------------- */
 
 static ts_status read_model(ts_run *r, ts_error *err)
 {
@@ -60,9 +63,11 @@ static ts_status read_model(ts_run *r, ts_error *err)
     int32_t vocab = ts_tokenizer_vocab_size(r->tokenizer);
     bool text = c->dataset == TS_DATA_TEXT || c->dataset == TS_DATA_JSONL;
     if (text && r->model.vocab < vocab)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "the model of %s has %lld tokens, the %s tokenizer needs %d; use dataset_type=tokens "
-                        "with ids of the model's own tokenizer", c->model_path, (long long)r->model.vocab,
-                        ts_tokenizer_type(r->tokenizer), vocab);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "the model of %s has %lld tokens, the %s tokenizer needs %d; use dataset_type=tokens "
+            "with ids of the model's own tokenizer",
+            c->model_path, (long long)r->model.vocab, ts_tokenizer_type(r->tokenizer), vocab);
     return TS_OK;
 }
 
@@ -72,26 +77,30 @@ static ts_status open_data(ts_run *r, ts_error *err)
     ts_loader_options o;
     ts_config_loader_options(c, TS_SPLIT_TRAIN, r->tokenizer, &o);
     o.vocab_size = r->model.vocab;
-    o.rows = c->batch_rows;              /* the whole step, so that accumulation does not change what is packed */
+    o.rows =
+        c->batch_rows; /* the whole step, so that accumulation does not change what is packed */
     TS_TRY(ts_loader_open(&o, &r->train_data, err));
     bool many_files = o.n_paths > 1 && c->dataset != TS_DATA_SYNTHETIC;
     r->packed = many_files || (c->dataset == TS_DATA_JSONL && o.packing != TS_PACK_NONE);
     ts_loader_stats s = ts_loader_stats_of(r->train_data);
     if (c->dataset != TS_DATA_SYNTHETIC)
-        ts__run_line(r, "data: %lld samples, %lld tokens an epoch%s", (long long)s.samples, (long long)s.tokens,
+        ts__run_line(r, "data: %lld samples, %lld tokens an epoch%s", (long long)s.samples,
+                     (long long)s.tokens,
                      s.bad_rows ? " (bad rows were skipped, see the warnings)" : "");
     if (c->eval_interval < 1) return TS_OK;
     ts_config_loader_options(c, TS_SPLIT_EVAL, r->tokenizer, &o);
     o.vocab_size = r->model.vocab;
     TS_TRY(ts_loader_open(&o, &r->eval_data, err));
     s = ts_loader_stats_of(r->eval_data);
-    ts__run_line(r, "evaluation: %lld samples, %lld tokens", (long long)s.samples, (long long)s.tokens);
+    ts__run_line(r, "evaluation: %lld samples, %lld tokens", (long long)s.samples,
+                 (long long)s.tokens);
     return TS_OK;
 }
 
 static ts_status make_batch(ts_run *r, ts_error *err)
 {
-    int64_t rows = r->config->batch_rows > r->config->eval_rows ? r->config->batch_rows : r->config->eval_rows;
+    int64_t rows =
+        r->config->batch_rows > r->config->eval_rows ? r->config->batch_rows : r->config->eval_rows;
     size_t n = (size_t)(rows * r->config->max_target_length) * sizeof(int32_t);
     r->tokens = ts_alloc(n);
     r->labels = ts_alloc(n);
@@ -99,22 +108,31 @@ static ts_status make_batch(ts_run *r, ts_error *err)
     r->positions = ts_alloc(n);
     r->batch = (ts_batch){r->tokens, r->labels, r->segments, r->positions, NULL, 0, 0};
     bool ok = r->tokens && r->labels && r->segments && r->positions;
-    return ok ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a batch of %zu bytes", 4 * n);
+    return ok ? TS_OK
+              : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a batch of %zu bytes",
+                         4 * n);
 }
 
-/* ---- programs --------------------------------------------------------------------------------------------- */
+/* ---- programs -------------------------------------------------------------------------------- */
 
 static ts_program_options program_options(const ts_run *r)
 {
     const ts_config *c = r->config;
     return (ts_program_options){
-        .model = &r->model, .rows = c->micro_rows, .sequence = c->max_target_length,
-        .accumulation = c->gradient_accumulation_steps, .packed = r->packed, .compute = c->compute_dtype,
-        .remat = c->remat, .scan_layers = c->scan_layers,
-        .frozen = c->frozen_parameters.item, .n_frozen = (int)c->frozen_parameters.n,
+        .model = &r->model,
+        .rows = c->micro_rows,
+        .sequence = c->max_target_length,
+        .accumulation = c->gradient_accumulation_steps,
+        .packed = r->packed,
+        .compute = c->compute_dtype,
+        .remat = c->remat,
+        .scan_layers = c->scan_layers,
+        .frozen = c->frozen_parameters.item,
+        .n_frozen = (int)c->frozen_parameters.n,
         .optimizer = {.adamw = {c->adam_b1, c->adam_b2, c->adam_eps, c->adam_weight_decay},
                       .clip = c->gradient_clipping_threshold,
-                      .no_decay = c->adamw_mask.item, .n_no_decay = (int)c->adamw_mask.n},
+                      .no_decay = c->adamw_mask.item,
+                      .n_no_decay = (int)c->adamw_mask.n},
     };
 }
 
@@ -134,7 +152,8 @@ static ts_status build_programs(ts_run *r, ts_error *err)
     ts_program_options o = program_options(r);
     TS_TRY(ts_program_train(&o, &r->train_graph, err));
     if (trained_parameters(r) == 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "frozen_parameters covers every parameter; nothing is left to train");
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "frozen_parameters covers every parameter; nothing is left to train");
     if (!r->eval_data) return TS_OK;
     o.rows = r->config->eval_rows;
     return ts_program_eval(&o, &r->eval_graph, err);
@@ -153,15 +172,22 @@ static ts_status compile(ts_run *r, ts_error *err)
     ts_exec_stats s;
     ts_executable *x = ts_bound_executable(r->train);
     x->vtable->stats(x, &s);
-    ts_step_flops f = ts_step_flops_of(&r->model, (double)r->config->batch_rows, r->config->max_target_length);
+    ts_step_flops f =
+        ts_step_flops_of(&r->model, (double)r->config->batch_rows, r->config->max_target_length);
     r->tflops = (f.weights + f.attention) / 1e12 / (double)r->config->devices;
-    ts__run_line(r, "number parameters: %.3f billion (%lld, of them trained %lld)", (double)ts_state_parameters(r->state) / 1e9,
+    ts__run_line(r, "number parameters: %.3f billion (%lld, of them trained %lld)",
+                 (double)ts_state_parameters(r->state) / 1e9,
                  (long long)ts_state_parameters(r->state), (long long)trained_parameters(r));
-    ts__run_line(r, "Per train step: Total TFLOPs: %.2f, split as %.2f%% learnable weight flops and %.2f%% attention flops",
-                 r->tflops, 100 * f.weights / (f.weights + f.attention), 100 * f.attention / (f.weights + f.attention));
-    ts__run_line(r, "Total estimated memory size: %.3f GB (state and batch %.3f, step %.3f), compiled in %.2f s",
-                 (double)(s.memory.arguments + s.memory.temporary) / 1e9, (double)s.memory.arguments / 1e9,
-                 (double)s.memory.temporary / 1e9, ts_clock_seconds() - start);
+    ts__run_line(
+        r,
+        "Per train step: Total TFLOPs: %.2f, split as %.2f%% learnable weight flops and %.2f%% attention flops",
+        r->tflops, 100 * f.weights / (f.weights + f.attention),
+        100 * f.attention / (f.weights + f.attention));
+    ts__run_line(
+        r,
+        "Total estimated memory size: %.3f GB (state and batch %.3f, step %.3f), compiled in %.2f s",
+        (double)(s.memory.arguments + s.memory.temporary) / 1e9, (double)s.memory.arguments / 1e9,
+        (double)s.memory.temporary / 1e9, ts_clock_seconds() - start);
     return TS_OK;
 }
 
@@ -171,7 +197,8 @@ static ts_status open_folder(ts_run *r, ts_error *err)
     const ts_config *c = r->config;
     TS_TRY(ts_make_folders(c->run_folder, err));
     char *path = ts_path_join(c->run_folder, "config.yml");
-    ts_status status = path ? ts_config_write(c, path, err) : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
+    ts_status status = path ? ts_config_write(c, path, err)
+                            : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
     ts_free(path);
     return status == TS_OK ? ts__metrics_open(c, &r->metrics, err) : status;
 }
@@ -180,7 +207,8 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
 {
     TS_TRY(ts__open_engine(r->config, &r->engine, err));
     ts__run_line(r, "engine %s%s", r->engine->vtable->describe(r->engine),
-                 strcmp(r->config->engine, "auto") == 0 ? " (engine=auto: no accelerator in use)" : "");
+                 strcmp(r->config->engine, "auto") == 0 ? " (engine=auto: no accelerator in use)"
+                                                        : "");
     TS_TRY(read_model(r, err));
     TS_TRY(open_data(r, err));
     TS_TRY(make_batch(r, err));

@@ -11,8 +11,9 @@
 #include "grad/grad.h"
 
 typedef struct batch {
-    ts_value *tokens, *labels, *segments, *positions;   /* i32 [rows,S]; the last two NULL unless packed */
-    ts_value *cos, *sin;                                /* f32 [S,D/2] */
+    ts_value *tokens, *labels, *segments,
+        *positions;      /* i32 [rows,S]; the last two NULL unless packed */
+    ts_value *cos, *sin; /* f32 [S,D/2] */
 } batch;
 
 static ts_builder *begin(const ts_program_options *o, const char *name, ts_error *err)
@@ -29,7 +30,8 @@ static ts_builder *begin(const ts_program_options *o, const char *name, ts_error
 }
 
 /* rows: of the whole input. with_labels: false for next-token logits. */
-static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t rows, bool with_labels)
+static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t rows,
+                          bool with_labels)
 {
     const ts_dim shape[2] = {{"batch", rows}, {"sequence", o->sequence}};
     const ts_dim table[2] = {{"sequence", o->sequence}, {"half_head", o->model->head_dim / 2}};
@@ -48,12 +50,12 @@ static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t ro
 static ts_forward forward(ts_builder *b, const ts_program_options *o, const batch *in)
 {
     ts_forward_inputs f = {in->tokens, in->segments, in->cos, in->sin};
-    if (in->positions) {                                /* tables [S,D/2] → [B,S,D/2] by position */
+    if (in->positions) { /* tables [S,D/2] → [B,S,D/2] by position */
         f.cos = ts_take(b, in->cos, in->positions, -1);
         f.sin = ts_take(b, in->sin, in->positions, -1);
     }
     ts_forward out = ts_model_forward(b, o->model, &f);
-    b->loc = (ts_loc){0};                               /* what follows is no line of the model */
+    b->loc = (ts_loc){0}; /* what follows is no line of the model */
     return out;
 }
 
@@ -90,12 +92,14 @@ bool ts_program_is_frozen(const ts_program_options *o, const ts_param_info *p)
     char first[512];
     ts_param_name(p, 0, first, sizeof first);
     for (int i = 0; i < o->n_frozen; i++)
-        if (ts_pattern_match(o->frozen[i], p->name) || ts_pattern_match(o->frozen[i], first)) return true;
+        if (ts_pattern_match(o->frozen[i], p->name) || ts_pattern_match(o->frozen[i], first))
+            return true;
     return false;
 }
 
 /* Indices and values of the trained parameters. */
-static int trained_params(ts_builder *b, const ts_program_options *o, int **index, ts_value ***value)
+static int trained_params(ts_builder *b, const ts_program_options *o, int **index,
+                          ts_value ***value)
 {
     ts_graph *g = b->graph;
     int n = 0;
@@ -113,30 +117,34 @@ static int trained_params(ts_builder *b, const ts_program_options *o, int **inde
     return n;
 }
 
-/* ---- train ------------------------------------------------------------------------------------------- */
+/* ---- train ----------------------------------------------------------------------------------- */
 
 /* Loss Σ/total and gradients of one batch, in the builder's region. */
-static ts_value *loss_and_grads(ts_builder *b, const ts_program_options *o, const batch *in, ts_value *total, int **index,
-                                ts_value ***grads, int *n)
+static ts_value *loss_and_grads(ts_builder *b, const ts_program_options *o, const batch *in,
+                                ts_value *total, int **index, ts_value ***grads, int *n)
 {
     ts_value **params;
     ts_forward f = forward(b, o, in);
     ts_value *loss = mean(b, loss_sum(b, &f, in->labels), total);
     *n = trained_params(b, o, index, &params);
     *grads = ts_arena_alloc(b->graph->arena, (size_t)(*n + 1) * sizeof **grads);
-    if (!*grads) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    if (!*grads)
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                           b->graph->name);
     ts_grad(b, loss, params, *n, *grads, NULL);
     return loss;
 }
 
 static ts_value *micro(ts_builder *b, const ts_program_options *o, ts_value *v)
 {
-    return ts_reshape(b, v, TS_DIMS({"micro_batches", o->accumulation}, {"batch", o->rows}, {"sequence", o->sequence}));
+    return ts_reshape(
+        b, v,
+        TS_DIMS({"micro_batches", o->accumulation}, {"batch", o->rows}, {"sequence", o->sequence}));
 }
 
 /* The same over `accumulation` micro-batches: everything is a sum. */
-static ts_value *accumulate(ts_builder *b, const ts_program_options *o, const batch *in, ts_value *total, int **index,
-                            ts_value ***grads, int *n)
+static ts_value *accumulate(ts_builder *b, const ts_program_options *o, const batch *in,
+                            ts_value *total, int **index, ts_value ***grads, int *n)
 {
     ts_value *xs[4] = {micro(b, o, in->tokens), micro(b, o, in->labels)}, *slice[4];
     int n_xs = 2;
@@ -145,18 +153,22 @@ static ts_value *accumulate(ts_builder *b, const ts_program_options *o, const ba
         xs[n_xs++] = micro(b, o, in->positions);
     }
     ts_repeat *r = ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, n_xs, NULL, slice);
-    batch one = {slice[0], slice[1], o->packed ? slice[2] : NULL, o->packed ? slice[3] : NULL, in->cos, in->sin};
+    batch one = {slice[0], slice[1], o->packed ? slice[2] : NULL, o->packed ? slice[3] : NULL,
+                 in->cos,  in->sin};
     ts_value *loss = loss_and_grads(b, o, &one, total, index, grads, n);
     size_t count = (size_t)*n + 1;
     ts_value **ys = ts_arena_alloc(b->graph->arena, count * sizeof *ys);
     bool *sum = ts_arena_alloc(b->graph->arena, count);
     if (!ys || !sum || b->error.code != TS_OK)
-        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                           b->graph->name);
     ys[0] = loss;
     for (int i = 0; i < *n; i++) ys[1 + i] = (*grads)[i];
     for (size_t i = 0; i < count; i++) sum[i] = true;
     ts_value **results = ts_arena_alloc(b->graph->arena, count * sizeof *results);
-    if (!results) return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+    if (!results)
+        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
+                           b->graph->name);
     ts_repeat_end(b, r, NULL, ys, sum, (int)count, results);
     *grads = results + 1;
     return results[0];
@@ -180,7 +192,8 @@ ts_status ts_program_train(const ts_program_options *o, ts_graph **out, ts_error
     ts_builder *b = begin(o, "train_step", err);
     if (!b) return TS_RESOURCE_EXHAUSTED;
     batch in = batch_inputs(b, o, o->rows * o->accumulation, true);
-    ts_optimizer_inputs scalars = {ts_input(b, "lr", TS_F32, TS_SCALAR), ts_input(b, "step", TS_I32, TS_SCALAR)};
+    ts_optimizer_inputs scalars = {ts_input(b, "lr", TS_F32, TS_SCALAR),
+                                   ts_input(b, "step", TS_I32, TS_SCALAR)};
     ts_value *total = count_trained(b, in.labels), **grads, *ok;
     int *index, n;
     ts_value *loss = o->accumulation > 1 ? accumulate(b, o, &in, total, &index, &grads, &n)
@@ -195,7 +208,7 @@ ts_status ts_program_train(const ts_program_options *o, ts_graph **out, ts_error
     return finish(b, out, err);
 }
 
-/* ---- evaluation, probe, logits -------------------------------------------------------------------------- */
+/* ---- evaluation, probe, logits --------------------------------------------------------------- */
 
 ts_status ts_program_eval(const ts_program_options *o, ts_graph **out, ts_error *err)
 {
@@ -244,10 +257,12 @@ ts_status ts_program_probe(const ts_program_options *o, ts_graph **out, ts_error
     ts_output(b, "loss", loss, NULL);
     ts_value **params, **grads;
     int *index, n = trained_params(b, o, &index, &params);
-    if (b->error.code == TS_OK && (grads = ts_arena_alloc(b->graph->arena, (size_t)(n + 1) * sizeof *grads)))
+    if (b->error.code == TS_OK &&
+        (grads = ts_arena_alloc(b->graph->arena, (size_t)(n + 1) * sizeof *grads)))
         if (ts_grad(b, loss, params, n, grads, NULL) == TS_OK)
             for (int i = 0; i < n; i++) {
-                const char *name = ts_arena_printf(b->graph->arena, "grad.%s", b->graph->param[index[i]].name);
+                const char *name =
+                    ts_arena_printf(b->graph->arena, "grad.%s", b->graph->param[index[i]].name);
                 if (name) ts_output(b, name, grads[i], NULL);
             }
     return finish(b, out, err);
@@ -261,7 +276,7 @@ ts_status ts_program_logits(const ts_program_options *o, ts_graph **out, ts_erro
     ts_value *last = ts_input(b, "last", TS_I32, TS_SCALAR);
     ts_forward f = forward(b, o, &in);
     ts_type t = *ts_type_of(f.stream);
-    ts_value *x = ts_dynamic_slice(b, f.stream, last, 1, 1);                       /* [B,1,E] */
+    ts_value *x = ts_dynamic_slice(b, f.stream, last, 1, 1); /* [B,1,E] */
     ts_output(b, "logits", logits(b, &f, ts_reshape(b, x, TS_DIMS(t.dim[0], t.dim[2]))), NULL);
     return finish(b, out, err);
 }

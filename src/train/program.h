@@ -12,13 +12,13 @@
 
 typedef struct ts_program_options {
     const ts_model_config *model;
-    int64_t rows, sequence;              /* of one micro-batch, all devices */
-    int64_t accumulation;                /* train: micro-batches a step; the batch inputs have rows·accumulation */
-    bool packed;                         /* segments and positions are inputs */
+    int64_t rows, sequence; /* of one micro-batch, all devices */
+    int64_t accumulation; /* train: micro-batches a step; the batch inputs have rows·accumulation */
+    bool packed;          /* segments and positions are inputs */
     ts_dtype compute;
     ts_remat remat;
     bool scan_layers;
-    const char *const *frozen;           /* patterns of parameters that are not trained */
+    const char *const *frozen; /* patterns of parameters that are not trained */
     int n_frozen;
     ts_optimizer_options optimizer;
 } ts_program_options;

@@ -19,21 +19,21 @@ typedef struct ts_run {
     ts_engine *engine;
     ts_model_config model;
     ts_tokenizer *tokenizer;
-    ts_loader *train_data, *eval_data;   /* eval_data NULL where nothing is evaluated */
+    ts_loader *train_data, *eval_data; /* eval_data NULL where nothing is evaluated */
     ts_graph *train_graph, *eval_graph;
     ts_state *state;
     ts_bound *train, *eval;
-    struct ts_sampler *sampler;          /* made at the first sample */
+    struct ts_sampler *sampler; /* made at the first sample */
     ts_metrics *metrics;
-    ts_batch batch;                      /* micro-batch pointers into the arrays below */
-    int32_t *tokens, *labels, *segments, *positions;   /* [rows of a step, S] */
+    ts_batch batch; /* micro-batch pointers into the arrays below */
+    int32_t *tokens, *labels, *segments, *positions; /* [rows of a step, S] */
     bool packed;
-    int64_t step;                        /* steps done */
-    int64_t nonfinite;                   /* skipped in a row */
+    int64_t step;      /* steps done */
+    int64_t nonfinite; /* skipped in a row */
     double tflops;
     double loss, eval_loss;
-    bool stop;                           /* the data ended, or the target was reached */
-    int64_t saved_step;                  /* of the newest checkpoint written or loaded here; −1 none */
+    bool stop;          /* the data ended, or the target was reached */
+    int64_t saved_step; /* of the newest checkpoint written or loaded here; −1 none */
 } ts_run;
 
 void ts__run_line(const ts_run *r, const char *fmt, ...) TS_PRINTF(2, 3);
@@ -56,7 +56,8 @@ ts_status ts__run_sample(ts_run *r, ts_error *err);
 /* metrics.jsonl (metrics.c): opened for appending, one flushed line a step. */
 ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err);
 ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *s, const ts_config *c, ts_error *err);
-ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds, ts_error *err);
+ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds,
+                           ts_error *err);
 void ts__metrics_close(ts_metrics *m);
 
 /* rope tables of S positions into the bound inputs. */

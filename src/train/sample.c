@@ -8,7 +8,10 @@
 
 enum { PROMPT_TOKENS = 24 };
 
-typedef struct collected { int32_t *id; size_t n; } collected;
+typedef struct collected {
+    int32_t *id;
+    size_t n;
+} collected;
 
 static bool collect(void *context, int32_t id)
 {
@@ -20,8 +23,10 @@ static bool collect(void *context, int32_t id)
 static ts_status prompt_tokens(ts_run *r, ts_tokens *out, ts_error *err)
 {
     const char *text = r->config->sample_prompt;
-    if (*text) return ts_tokenizer_encode(r->tokenizer, text, strlen(text), TS_ENCODE_PLAIN, out, err);
-    int64_t n = r->config->max_target_length < PROMPT_TOKENS ? r->config->max_target_length : PROMPT_TOKENS;
+    if (*text)
+        return ts_tokenizer_encode(r->tokenizer, text, strlen(text), TS_ENCODE_PLAIN, out, err);
+    int64_t n =
+        r->config->max_target_length < PROMPT_TOKENS ? r->config->max_target_length : PROMPT_TOKENS;
     for (int64_t i = 0; i < n; i++) TS_TRY(ts_tokens_add(out, r->tokens[i], err));
     return TS_OK;
 }
@@ -33,7 +38,8 @@ ts_status ts__run_sample(ts_run *r, ts_error *err)
     ts_tokens prompt = {0};
     ts_string text = ts_string_new((size_t)1 << 24);
     if (!r->hooks->sample) return TS_OK;
-    if (!r->sampler) TS_TRY(ts_sampler_new(r->engine, &r->model, r->state, c->compute_dtype, &r->sampler, err));
+    if (!r->sampler)
+        TS_TRY(ts_sampler_new(r->engine, &r->model, r->state, c->compute_dtype, &r->sampler, err));
     ts_generate_options_default(&o);
     o.max_new = c->sample_tokens;
     o.temperature = 0.8;
@@ -46,8 +52,10 @@ ts_status ts__run_sample(ts_run *r, ts_error *err)
         status = ts_sampler_run(r->sampler, prompt.id, prompt.n, &o, collect, &got, err);
         prompt.n += got.n;
     }
-    if (status == TS_OK) status = ts_tokenizer_decode(r->tokenizer, prompt.id, prompt.n, true, &text, err);
-    if (status == TS_OK && !text.failed) r->hooks->sample(r->hooks->context, r->step - 1, text.data ? text.data : "");
+    if (status == TS_OK)
+        status = ts_tokenizer_decode(r->tokenizer, prompt.id, prompt.n, true, &text, err);
+    if (status == TS_OK && !text.failed)
+        r->hooks->sample(r->hooks->context, r->step - 1, text.data ? text.data : "");
     ts_string_free(&text);
     ts_tokens_free(&prompt);
     return status;

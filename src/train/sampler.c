@@ -17,15 +17,16 @@ struct ts_sampler {
     const ts_model_config *model;
     ts_state *state;
     ts_dtype compute;
-    int64_t length;                      /* of the compiled program; 0: none yet */
+    int64_t length; /* of the compiled program; 0: none yet */
     ts_graph *graph;
     ts_bound *bound;
-    int32_t *tokens;                     /* [length] */
-    float *logits;                       /* [V] */
-    int32_t *scratch;                    /* [V] */
+    int32_t *tokens;  /* [length] */
+    float *logits;    /* [V] */
+    int32_t *scratch; /* [V] */
 };
 
-ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state, ts_dtype compute, ts_sampler **out, ts_error *err)
+ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state, ts_dtype compute,
+                         ts_sampler **out, ts_error *err)
 {
     ts_sampler *s = ts_alloc_zero(sizeof *s);
     *out = NULL;
@@ -64,23 +65,32 @@ void ts_sampler_free(ts_sampler *s)
 static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
 {
     int64_t length = FIRST_LENGTH;
-    if (n > (size_t)1 << 24) return TS_ERROR(err, TS_INVALID_ARGUMENT, "a text of %zu tokens is too long; at most 16777216", n);
+    if (n > (size_t)1 << 24)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "a text of %zu tokens is too long; at most 16777216", n);
     while ((size_t)length < n) length *= 2;
     if (length == s->length) return TS_OK;
     drop_program(s);
-    ts_program_options o = {.model = s->model, .rows = 1, .sequence = length, .accumulation = 1, .compute = s->compute,
+    ts_program_options o = {.model = s->model,
+                            .rows = 1,
+                            .sequence = length,
+                            .accumulation = 1,
+                            .compute = s->compute,
                             .scan_layers = true};
     ts_status status = ts_program_logits(&o, &s->graph, err);
     if (status == TS_OK) status = ts_bound_new(s->engine, s->graph, s->state, &s->bound, err);
     if (status == TS_OK) status = ts__set_rope(s->bound, s->model, length, err);
     if (status == TS_OK && !(s->tokens = ts_alloc_zero((size_t)length * sizeof(int32_t))))
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for generation");
-    if (status == TS_OK) s->length = length;
-    else drop_program(s);
+    if (status == TS_OK)
+        s->length = length;
+    else
+        drop_program(s);
     return status;
 }
 
-ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const float **logits, ts_error *err)
+ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const float **logits,
+                            ts_error *err)
 {
     TS_ASSERT(n >= 1);
     TS_TRY(compile_for(s, n, err));
@@ -90,12 +100,13 @@ ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const f
     TS_TRY(ts_bound_set(s->bound, "tokens", s->tokens, (size_t)s->length * sizeof *ids, err));
     TS_TRY(ts_bound_set(s->bound, "last", &last, sizeof last, err));
     TS_TRY(ts_bound_execute(s->bound, err));
-    TS_TRY(ts_bound_get(s->bound, "logits", s->logits, (size_t)s->model->vocab * sizeof(float), err));
+    TS_TRY(
+        ts_bound_get(s->bound, "logits", s->logits, (size_t)s->model->vocab * sizeof(float), err));
     *logits = s->logits;
     return TS_OK;
 }
 
-/* ---- choosing ---------------------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 static double uniform(uint64_t *state)
 {
@@ -113,7 +124,8 @@ static int descending(const void *a, const void *b, void *context)
     return i < j ? -1 : 1;
 }
 
-int32_t ts_sample(const float *logits, int32_t n, double temperature, double top_p, uint64_t *random, int32_t *scratch)
+int32_t ts_sample(const float *logits, int32_t n, double temperature, double top_p,
+                  uint64_t *random, int32_t *scratch)
 {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++)
@@ -124,7 +136,8 @@ int32_t ts_sample(const float *logits, int32_t n, double temperature, double top
     double all = 0, kept = 0, most = (double)logits[best];
     for (int32_t i = 0; i < n; i++) all += exp(((double)logits[i] - most) / temperature);
     int32_t count = 0;
-    while (count < n && (count == 0 || kept < top_p * all)) kept += exp(((double)logits[scratch[count++]] - most) / temperature);
+    while (count < n && (count == 0 || kept < top_p * all))
+        kept += exp(((double)logits[scratch[count++]] - most) / temperature);
     double at = uniform(random) * kept;
     for (int32_t i = 0; i < count; i++) {
         at -= exp(((double)logits[scratch[i]] - most) / temperature);
@@ -133,18 +146,24 @@ int32_t ts_sample(const float *logits, int32_t n, double temperature, double top
     return scratch[count - 1];
 }
 
-ts_status ts_sampler_run(ts_sampler *s, const int32_t *prompt, size_t n, const ts_generate_options *o,
-                         bool (*token)(void *context, int32_t id), void *context, ts_error *err)
+ts_status ts_sampler_run(ts_sampler *s, const int32_t *prompt, size_t n,
+                         const ts_generate_options *o, bool (*token)(void *context, int32_t id),
+                         void *context, ts_error *err)
 {
-    if (n == 0) return TS_ERROR(err, TS_INVALID_ARGUMENT, "the prompt is empty; at least one token is needed");
+    if (n == 0)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "the prompt is empty; at least one token is needed");
     for (size_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= s->model->vocab)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "prompt token %zu is %d; the model has tokens 0 … %lld", i, prompt[i],
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "prompt token %zu is %d; the model has tokens 0 … %lld", i, prompt[i],
                             (long long)s->model->vocab - 1);
     size_t room;
     if (o->max_new < 0 || ts_add_size(n, (size_t)o->max_new, &room) || room > (size_t)1 << 24)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%lld new tokens after a prompt of %zu are too many; at most 16777216 in all",
-                        (long long)o->max_new, n);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "%lld new tokens after a prompt of %zu are too many; at most 16777216 in all",
+            (long long)o->max_new, n);
     int32_t *ids = ts_alloc(room * sizeof *ids);
     if (!ids) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for %zu tokens", room);
     memcpy(ids, prompt, n * sizeof *ids);
@@ -153,7 +172,8 @@ ts_status ts_sampler_run(ts_sampler *s, const int32_t *prompt, size_t n, const t
     while (status == TS_OK && n < room) {
         const float *logits;
         if ((status = ts_sampler_logits(s, ids, n, &logits, err)) != TS_OK) break;
-        int32_t id = ts_sample(logits, (int32_t)s->model->vocab, o->temperature, o->top_p, &random, s->scratch);
+        int32_t id = ts_sample(logits, (int32_t)s->model->vocab, o->temperature, o->top_p, &random,
+                               s->scratch);
         if (o->stop_at_eos && id == s->model->eos_id) break;
         ids[n++] = id;
         if (!token(context, id)) break;

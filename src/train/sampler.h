@@ -7,17 +7,21 @@
 
 typedef struct ts_sampler ts_sampler;
 /* Borrows engine, model and state until ts_sampler_free. */
-ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state, ts_dtype compute, ts_sampler **out, ts_error *err);
-void ts_sampler_free(ts_sampler *s);                     /* NULL is fine */
+ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state, ts_dtype compute,
+                         ts_sampler **out, ts_error *err);
+void ts_sampler_free(ts_sampler *s); /* NULL is fine */
 /* Logits f32 [V] after ids[n], n ≥ 1. Until the next call. */
-ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const float **logits, ts_error *err);
+ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const float **logits,
+                            ts_error *err);
 
 /* Greedy where temperature is 0 (the first of equals), else from the smallest set of tokens whose probability
  * reaches top_p. *random is the state of a splitmix64 generator. scratch: n indices. */
-int32_t ts_sample(const float *logits, int32_t n, double temperature, double top_p, uint64_t *random, int32_t *scratch);
+int32_t ts_sample(const float *logits, int32_t n, double temperature, double top_p,
+                  uint64_t *random, int32_t *scratch);
 
 /* The loop over new tokens that generate and the samples of a run share; stops at eos where asked. */
-ts_status ts_sampler_run(ts_sampler *s, const int32_t *prompt, size_t n, const ts_generate_options *o,
-                         bool (*token)(void *context, int32_t id), void *context, ts_error *err);
+ts_status ts_sampler_run(ts_sampler *s, const int32_t *prompt, size_t n,
+                         const ts_generate_options *o, bool (*token)(void *context, int32_t id),
+                         void *context, ts_error *err);
 
 #endif

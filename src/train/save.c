@@ -6,9 +6,12 @@
 #include "base/file.h"
 #include "train/run.h"
 
-/* ---- saving -------------------------------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
-static char *checkpoint_folder(const ts_run *r) { return ts_path_join(r->config->run_folder, "checkpoints"); }
+static char *checkpoint_folder(const ts_run *r)
+{
+    return ts_path_join(r->config->run_folder, "checkpoints");
+}
 
 static ts_status fill_entry(void *context, uint64_t first, size_t n, float *to, ts_error *err)
 {
@@ -32,9 +35,12 @@ static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
     }
     ts_string_free(&text);
     json_decref(loader);
-    if (status == TS_OK && bad) status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the checkpoint's state");
-    if (status == TS_OK) *out = o;
-    else json_decref(o);
+    if (status == TS_OK && bad)
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the checkpoint's state");
+    if (status == TS_OK)
+        *out = o;
+    else
+        json_decref(o);
     return status;
 }
 
@@ -45,11 +51,14 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     ts_checkpoint_entry *e = ts_alloc_zero((n + 1) * sizeof *e);
     char *folder = checkpoint_folder(r);
     json_t *state = NULL;
-    ts_status status = t && e && folder ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a checkpoint");
+    ts_status status = t && e && folder
+                           ? TS_OK
+                           : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a checkpoint");
     double start = ts_clock_seconds();
     for (size_t i = 0; status == TS_OK && i < n; i++) {
         ts_state_tensor_at(r->state, i, &t[i]);
-        e[i] = (ts_checkpoint_entry){.name = t[i].name, .rank = t[i].param->file_rank, .fill = fill_entry, .context = &t[i]};
+        e[i] = (ts_checkpoint_entry){
+            .name = t[i].name, .rank = t[i].param->file_rank, .fill = fill_entry, .context = &t[i]};
         memcpy(e[i].dim, t[i].param->file_dim, sizeof t[i].param->file_dim);
     }
     if (status == TS_OK) status = ts_make_folders(folder, err);
@@ -57,9 +66,11 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     if (status == TS_OK) status = ts_checkpoint_save(folder, r->step, e, n, state, err);
     if (status == TS_OK) {
         r->saved_step = r->step;
-        ts__run_line(r, "saved checkpoint %s/%lld (%.2f s)", folder, (long long)r->step, ts_clock_seconds() - start);
+        ts__run_line(r, "saved checkpoint %s/%lld (%.2f s)", folder, (long long)r->step,
+                     ts_clock_seconds() - start);
         if (r->config->max_num_checkpoints_to_keep > 0)
-            status = ts_checkpoint_keep(folder, r->step, (size_t)r->config->max_num_checkpoints_to_keep, err);
+            status = ts_checkpoint_keep(folder, r->step,
+                                        (size_t)r->config->max_num_checkpoints_to_keep, err);
     }
     json_decref(state);
     ts_free(folder);
@@ -68,7 +79,7 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     return status;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
 /* Parameters, moments, step and data position. */
 static ts_status restore(ts_run *r, ts_checkpoint *c, ts_error *err)
@@ -92,16 +103,19 @@ static ts_status continue_run(ts_run *r, bool *found, ts_error *err)
     if (!folder) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
     ts_status status = ts_checkpoint_open_newest(folder, &c, &none);
     *found = status == TS_OK;
-    if (status == TS_NOT_FOUND) status = TS_OK;
-    else if (status != TS_OK && err) *err = none;
+    if (status == TS_NOT_FOUND)
+        status = TS_OK;
+    else if (status != TS_OK && err)
+        *err = none;
     if (*found) {
         status = restore(r, c, err);
         if (status != TS_OK)
-            ts__error_context(err, "continuing run %s from %s (another run_name starts afresh)", r->config->run_name,
-                              ts_checkpoint_path(c));
+            ts__error_context(err, "continuing run %s from %s (another run_name starts afresh)",
+                              r->config->run_name, ts_checkpoint_path(c));
         else {
             r->saved_step = r->step;
-            ts__run_line(r, "continuing run %s from %s", r->config->run_name, ts_checkpoint_path(c));
+            ts__run_line(r, "continuing run %s from %s", r->config->run_name,
+                         ts_checkpoint_path(c));
         }
     }
     ts_checkpoint_close(c);
@@ -128,8 +142,10 @@ static ts_status load_weights(ts_run *r, const char *path, ts_error *err)
     ts_source s;
     TS_TRY(ts_source_open(path, &s, err));
     ts_status status = ts_state_load(r->state, s.tensors, err);
-    if (status == TS_OK) ts__run_line(r, "weights from %s", path);
-    else ts__error_context(err, "loading weights from %s", path);
+    if (status == TS_OK)
+        ts__run_line(r, "weights from %s", path);
+    else
+        ts__error_context(err, "loading weights from %s", path);
     ts_source_close(&s);
     return status;
 }

@@ -10,11 +10,11 @@
 
 typedef struct ts_source {
     ts_model_config model;
-    ts_tensors *tensors;                 /* until the source is closed */
-    ts_checkpoint *checkpoint;           /* NULL for a published model */
+    ts_tensors *tensors;       /* until the source is closed */
+    ts_checkpoint *checkpoint; /* NULL for a published model */
     bool own_tensors;
-    ts_tokenizer *tokenizer;             /* NULL when the model has none that can be read */
-    int64_t step;                        /* of a checkpoint, else −1 */
+    ts_tokenizer *tokenizer; /* NULL when the model has none that can be read */
+    int64_t step;            /* of a checkpoint, else −1 */
 } ts_source;
 
 ts_status ts_source_open(const char *path, ts_source *out, ts_error *err);

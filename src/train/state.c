@@ -10,17 +10,19 @@
 struct ts_state {
     ts_engine *engine;
     const ts_graph *graph;
-    ts_buffer **buffer;                  /* [inputs of the graph]; NULL where the input is no state */
-    int *moments[2];                     /* [parameters]: input of m, of v; −1 where not trained */
+    ts_buffer **buffer; /* [inputs of the graph]; NULL where the input is no state */
+    int *moments[2];    /* [parameters]: input of m, of v; −1 where not trained */
     int64_t parameters;
 };
 
-/* ---- making ------------------------------------------------------------------------------------------ */
+/* ---- making ---------------------------------------------------------------------------------- */
 
 static bool is_state(const ts_state *s, int input)
 {
     for (int i = 0; i < s->graph->n_param; i++)
-        if (s->graph->param[i].value->index == input || s->moments[0][i] == input || s->moments[1][i] == input) return true;
+        if (s->graph->param[i].value->index == input || s->moments[0][i] == input ||
+            s->moments[1][i] == input)
+            return true;
     return false;
 }
 
@@ -29,10 +31,11 @@ static ts_status find_moments(ts_state *s, ts_error *err)
     const ts_graph *g = s->graph;
     for (int kind = 0; kind < 2; kind++) {
         s->moments[kind] = ts_alloc((size_t)(g->n_param + 1) * sizeof(int));
-        if (!s->moments[kind]) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
+        if (!s->moments[kind])
+            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
         for (int i = 0; i < g->n_param; i++) {
             char name[600];
-            snprintf(name, sizeof name, "adam.%c.%s", "mv"[kind], g->param[i].name);
+            snprintf(name, sizeof name, "adam.%c.%s", "mv"[kind], g -> param[i].name);
             s->moments[kind][i] = ts_graph_input_index(g, name);
         }
     }
@@ -43,9 +46,11 @@ static ts_status make_buffers(ts_state *s, ts_error *err)
 {
     const ts_graph *g = s->graph;
     for (int i = 0; i < g->n_param; i++)
-        s->parameters += ts_param_elements(&g->param[i]) * (g->param[i].count ? g->param[i].count : 1);
+        s->parameters +=
+            ts_param_elements(&g->param[i]) * (g->param[i].count ? g->param[i].count : 1);
     for (int i = 0; i < g->top->n_arg; i++)
-        if (is_state(s, i)) TS_TRY(ts_buffer_new(s->engine, 0, &g->top->arg[i]->type, &s->buffer[i], err));
+        if (is_state(s, i))
+            TS_TRY(ts_buffer_new(s->engine, 0, &g->top->arg[i]->type, &s->buffer[i], err));
     return TS_OK;
 }
 
@@ -57,10 +62,14 @@ ts_status ts_state_new(ts_engine *e, const ts_graph *g, ts_state **out, ts_error
     s->engine = e;
     s->graph = g;
     s->buffer = ts_alloc_zero((size_t)(g->top->n_arg + 1) * sizeof(ts_buffer *));
-    ts_status status = s->buffer ? find_moments(s, err) : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
+    ts_status status =
+        s->buffer ? find_moments(s, err)
+                  : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
     if (status == TS_OK) status = make_buffers(s, err);
-    if (status == TS_OK) *out = s;
-    else ts_state_free(s);
+    if (status == TS_OK)
+        *out = s;
+    else
+        ts_state_free(s);
     return status;
 }
 
@@ -80,12 +89,21 @@ ts_buffer *ts_state_find(const ts_state *s, const char *name)
     return i < 0 ? NULL : s->buffer[i];
 }
 
-const ts_graph *ts_state_graph(const ts_state *s) { return s->graph; }
-int64_t ts_state_parameters(const ts_state *s) { return s->parameters; }
+const ts_graph *ts_state_graph(const ts_state *s)
+{
+    return s->graph;
+}
+int64_t ts_state_parameters(const ts_state *s)
+{
+    return s->parameters;
+}
 
-/* ---- one layer's tensor at a time ------------------------------------------------------------------------ */
+/* ---- one layer's tensor at a time ------------------------------------------------------------ */
 
-static size_t layers_of(const ts_param_info *p) { return p->count ? (size_t)p->count : 1; }
+static size_t layers_of(const ts_param_info *p)
+{
+    return p->count ? (size_t)p->count : 1;
+}
 
 size_t ts_state_tensor_count(const ts_state *s)
 {
@@ -108,7 +126,8 @@ void ts_state_tensor_at(const ts_state *s, size_t at, ts_state_tensor *out)
                 continue;
             }
             char name[512];
-            snprintf(out->name, sizeof out->name, "%s%s", prefix[kind], ts_param_name(p, (int)at, name, sizeof name));
+            snprintf(out->name, sizeof out->name, "%s%s", prefix[kind],
+                     ts_param_name(p, (int)at, name, sizeof name));
             out->param = p;
             out->buffer = s->buffer[input];
             out->bytes = (size_t)ts_param_elements(p) * sizeof(float);
@@ -121,7 +140,8 @@ void ts_state_tensor_at(const ts_state *s, size_t at, ts_state_tensor *out)
 typedef ts_status (*fill)(const ts_state_tensor *t, float *data, void *context, ts_error *err);
 
 /* Fills tensors first … last − 1 through one host buffer of at most 16 MiB… or one tensor's rows. */
-static ts_status fill_tensors(ts_state *s, size_t first, size_t last, fill f, void *context, ts_error *err)
+static ts_status fill_tensors(ts_state *s, size_t first, size_t last, fill f, void *context,
+                              ts_error *err)
 {
     size_t most = 0;
     ts_state_tensor t;
@@ -130,7 +150,9 @@ static ts_status fill_tensors(ts_state *s, size_t first, size_t last, fill f, vo
         most = t.bytes > most ? t.bytes : most;
     }
     float *data = ts_alloc(most ? most : 1);
-    if (!data) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out: %zu bytes to fill the largest tensor", most);
+    if (!data)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "memory is out: %zu bytes to fill the largest tensor", most);
     ts_status status = TS_OK;
     for (size_t i = first; i < last && status == TS_OK; i++) {
         ts_state_tensor_at(s, i, &t);
@@ -151,7 +173,8 @@ static size_t parameter_tensors(const ts_state *s)
 static ts_status initial(const ts_state_tensor *t, float *data, void *context, ts_error *err)
 {
     (void)err;
-    ts_init_values(t->name, t->param->init, *(uint64_t *)context, 0, (int64_t)(t->bytes / sizeof(float)), data);
+    ts_init_values(t->name, t->param->init, *(uint64_t *)context, 0,
+                   (int64_t)(t->bytes / sizeof(float)), data);
     return TS_OK;
 }
 
@@ -160,12 +183,13 @@ ts_status ts_state_initialise(ts_state *s, uint64_t seed, ts_error *err)
     return fill_tensors(s, 0, parameter_tensors(s), initial, &seed, err);
 }
 
-/* ---- loading ------------------------------------------------------------------------------------------------- */
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static void shape_text(char *buf, size_t n, int rank, const int64_t *dim)
 {
     size_t at = (size_t)snprintf(buf, n, "[");
-    for (int i = 0; i < rank && at < n; i++) at += (size_t)snprintf(buf + at, n - at, i ? ",%lld" : "%lld", (long long)dim[i]);
+    for (int i = 0; i < rank && at < n; i++)
+        at += (size_t)snprintf(buf + at, n - at, i ? ",%lld" : "%lld", (long long)dim[i]);
     if (at < n) snprintf(buf + at, n - at, "]");
 }
 
@@ -180,7 +204,8 @@ static ts_status from_file(const ts_state_tensor *t, float *data, void *context,
     for (int i = 0; same && i < x->rank; i++) same = x->dim[i] == t->param->file_dim[i];
     if (!same) {
         shape_text(have, sizeof have, x->rank, x->dim);
-        return TS_ERROR(err, TS_DATA_LOSS, "%s: tensor %s is %s; the model's configuration makes it %s",
+        return TS_ERROR(err, TS_DATA_LOSS,
+                        "%s: tensor %s is %s; the model's configuration makes it %s",
                         ts_tensors_path_of(file, x), t->name, have, want);
     }
     return ts_tensors_read_f32(file, x, 0, x->count, data, err);
@@ -189,8 +214,8 @@ static ts_status from_file(const ts_state_tensor *t, float *data, void *context,
 static bool is_ignored(const char *name)
 {
     const char *end = strstr(name, "rotary_emb.inv_freq");
-    return strcmp(name, "lm_head.weight") == 0 || (end && strcmp(end, "rotary_emb.inv_freq") == 0) ||
-           strncmp(name, "adam.", 5) == 0;
+    return strcmp(name, "lm_head.weight") == 0 ||
+           (end && strcmp(end, "rotary_emb.inv_freq") == 0) || strncmp(name, "adam.", 5) == 0;
 }
 
 static ts_status no_strangers(const ts_state *s, ts_tensors *file, ts_error *err)
@@ -205,8 +230,11 @@ static ts_status no_strangers(const ts_state *s, ts_tensors *file, ts_error *err
             found = strcmp(t.name, x->name) == 0;
         }
         if (!found)
-            return TS_ERROR(err, TS_DATA_LOSS, "%s holds tensor %s, which this model does not have; is its config.json "
-                            "of another model?", ts_tensors_path_of(file, x), x->name);
+            return TS_ERROR(
+                err, TS_DATA_LOSS,
+                "%s holds tensor %s, which this model does not have; is its config.json "
+                "of another model?",
+                ts_tensors_path_of(file, x), x->name);
     }
     return TS_OK;
 }

@@ -16,11 +16,11 @@ typedef struct ts_state ts_state;
 /* Buffers for the parameters and, where the graph has them, the moments of g (zero). Borrows the engine and
  * g's parameter list until ts_state_free. */
 ts_status ts_state_new(ts_engine *e, const ts_graph *g, ts_state **out, ts_error *err);
-void ts_state_free(ts_state *s);                         /* NULL is fine */
+void ts_state_free(ts_state *s); /* NULL is fine */
 /* The buffer of an input "model.…" or "adam.…"; NULL when there is none. */
 ts_buffer *ts_state_find(const ts_state *s, const char *name);
 const ts_graph *ts_state_graph(const ts_state *s);
-int64_t ts_state_parameters(const ts_state *s);          /* elements of all parameters */
+int64_t ts_state_parameters(const ts_state *s); /* elements of all parameters */
 
 ts_status ts_state_initialise(ts_state *s, uint64_t seed, ts_error *err);
 /* Parameters from tensors under published names; every one must be there with the right shape. Tensors that the
@@ -31,27 +31,29 @@ ts_status ts_state_load_moments(ts_state *s, ts_tensors *t, ts_error *err);
 
 /* One layer's tensor: element by element what a file holds. */
 typedef struct ts_state_tensor {
-    char name[520];                      /* "model.layers.3.…" or "adam.m.model.layers.3.…" */
+    char name[520]; /* "model.layers.3.…" or "adam.m.model.layers.3.…" */
     const ts_param_info *param;
     ts_buffer *buffer;
-    size_t offset, bytes;                /* of this layer in the buffer */
+    size_t offset, bytes; /* of this layer in the buffer */
 } ts_state_tensor;
-size_t ts_state_tensor_count(const ts_state *s);         /* parameters first, then moments */
+size_t ts_state_tensor_count(const ts_state *s); /* parameters first, then moments */
 void ts_state_tensor_at(const ts_state *s, size_t i, ts_state_tensor *out);
 
-/* ---- an executable with its own batch buffers ----------------------------------------------------------- */
+/* ---- an executable with its own batch buffers ------------------------------------------------ */
 
 typedef struct ts_bound ts_bound;
 /* Compiles g (borrowed until ts_bound_free) and binds its inputs: those the state has, and new buffers for the
  * others; outputs that replace an input use its buffer. state may be NULL. */
-ts_status ts_bound_new(ts_engine *e, const ts_graph *g, ts_state *state, ts_bound **out, ts_error *err);
-void ts_bound_free(ts_bound *b);                         /* NULL is fine */
+ts_status ts_bound_new(ts_engine *e, const ts_graph *g, ts_state *state, ts_bound **out,
+                       ts_error *err);
+void ts_bound_free(ts_bound *b); /* NULL is fine */
 ts_executable *ts_bound_executable(const ts_bound *b);
 /* Writes a whole input; NOT_FOUND is a programmer's error and asserted. bytes must be the input's size. */
-ts_status ts_bound_set(ts_bound *b, const char *input, const void *data, size_t bytes, ts_error *err);
+ts_status ts_bound_set(ts_bound *b, const char *input, const void *data, size_t bytes,
+                       ts_error *err);
 bool ts_bound_has(const ts_bound *b, const char *input);
 ts_status ts_bound_get(ts_bound *b, const char *output, void *data, size_t bytes, ts_error *err);
 const ts_type *ts_bound_output_type(const ts_bound *b, const char *output);
-ts_status ts_bound_execute(ts_bound *b, ts_error *err);  /* and waits */
+ts_status ts_bound_execute(ts_bound *b, ts_error *err); /* and waits */
 
 #endif

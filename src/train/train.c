@@ -7,9 +7,12 @@
 
 #include "train/run.h"
 
-void ts_train_hooks_default(ts_train_hooks *h) { *h = (ts_train_hooks){.struct_size = sizeof *h}; }
+void ts_train_hooks_default(ts_train_hooks *h)
+{
+    *h = (ts_train_hooks){.struct_size = sizeof *h};
+}
 
-/* ---- batches --------------------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
 static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *err)
 {
@@ -21,7 +24,7 @@ static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *e
     return ts_bound_set(to, "positions", r->positions, n, err);
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------------ */
 
 ts_status ts__run_evaluate(ts_run *r, ts_error *err)
 {
@@ -41,8 +44,10 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
     }
     r->eval_loss = weights > 0 ? sum / weights : NAN;
     double seconds = ts_clock_seconds() - start;
-    ts__run_line(r, "Completed eval after train step %lld, loss=%.3f, perplexity=%.3f, total_weights=%.0f (%.2f s)",
-                 (long long)r->step - 1, r->eval_loss, exp(r->eval_loss), weights, seconds);
+    ts__run_line(
+        r,
+        "Completed eval after train step %lld, loss=%.3f, perplexity=%.3f, total_weights=%.0f (%.2f s)",
+        (long long)r->step - 1, r->eval_loss, exp(r->eval_loss), weights, seconds);
     TS_TRY(ts__metrics_eval(r->metrics, r->step - 1, r->eval_loss, weights, seconds, err));
     if (r->config->target_eval_loss > 0 && r->eval_loss <= r->config->target_eval_loss) {
         ts__run_line(r, "target_eval_loss %.3f is reached", r->config->target_eval_loss);
@@ -51,7 +56,7 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
     return TS_OK;
 }
 
-/* ---- one step ----------------------------------------------------------------------------------------------- */
+/* ---- one step -------------------------------------------------------------------------------- */
 
 static ts_status execute_step(ts_run *r, ts_step_info *info, ts_error *err)
 {
@@ -81,23 +86,30 @@ static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
         return TS_OK;
     }
     r->nonfinite++;
-    bool abort_now = (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
+    bool abort_now =
+        (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
     if (!abort_now && r->nonfinite <= c->max_nonfinite_steps) return TS_OK;
-    return TS_ERROR(err, TS_ABORTED, "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite. The state of step %lld "
-                    "is unchanged; lower learning_rate, or set abort_on_nan_loss=false to skip up to max_nonfinite_steps=%lld",
-                    (long long)info->step, info->loss, info->grad_norm, (long long)r->nonfinite, r->nonfinite == 1 ? "" : "s",
-                    (long long)info->step, (long long)c->max_nonfinite_steps);
+    return TS_ERROR(
+        err, TS_ABORTED,
+        "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite. The state of step %lld "
+        "is unchanged; lower learning_rate, or set abort_on_nan_loss=false to skip up to max_nonfinite_steps=%lld",
+        (long long)info->step, info->loss, info->grad_norm, (long long)r->nonfinite,
+        r->nonfinite == 1 ? "" : "s", (long long)info->step, (long long)c->max_nonfinite_steps);
 }
 
 static ts_status one_step(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
-    ts_step_info info = {.step = r->step, .steps = c->steps, .tflops = r->tflops, .devices = (int)c->devices,
+    ts_step_info info = {.step = r->step,
+                         .steps = c->steps,
+                         .tflops = r->tflops,
+                         .devices = (int)c->devices,
                          .slots = c->batch_rows * c->max_target_length};
     double start = ts_clock_seconds();
     ts_status status = ts_loader_next(r->train_data, &r->batch, err);
     if (status == TS_OUT_OF_RANGE) {
-        ts__run_line(r, "the data ended after step %lld (num_epoch=%lld)", (long long)r->step - 1, (long long)c->num_epoch);
+        ts__run_line(r, "the data ended after step %lld (num_epoch=%lld)", (long long)r->step - 1,
+                     (long long)c->num_epoch);
         r->stop = true;
         return TS_OK;
     }
@@ -114,7 +126,7 @@ static ts_status one_step(ts_run *r, ts_error *err)
     return judge(r, &info, err);
 }
 
-/* ---- the loop ------------------------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 static ts_status after_step(ts_run *r, bool *interrupted, ts_error *err)
 {
@@ -124,7 +136,8 @@ static ts_status after_step(ts_run *r, bool *interrupted, ts_error *err)
     if (c->sample_interval > 0 && r->step % c->sample_interval == 0) TS_TRY(ts__run_sample(r, err));
     ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
     bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
-    if ((due || what != TS_CONTINUE) && c->enable_checkpointing && r->saved_step != r->step) TS_TRY(ts__run_save(r, err));
+    if ((due || what != TS_CONTINUE) && c->enable_checkpointing && r->saved_step != r->step)
+        TS_TRY(ts__run_save(r, err));
     *interrupted = what == TS_SAVE_AND_STOP;
     return TS_OK;
 }
@@ -133,10 +146,12 @@ static ts_status loop(ts_run *r, bool *interrupted, ts_error *err)
 {
     const ts_config *c = r->config;
     if (r->step >= c->steps) {
-        ts__run_line(r, "run %s has already reached step %lld of %lld; nothing to do", c->run_name, (long long)r->step, (long long)c->steps);
+        ts__run_line(r, "run %s has already reached step %lld of %lld; nothing to do", c->run_name,
+                     (long long)r->step, (long long)c->steps);
         return TS_OK;
     }
-    if (c->enable_checkpointing && c->save_checkpoint_on_start && r->saved_step != r->step) TS_TRY(ts__run_save(r, err));
+    if (c->enable_checkpointing && c->save_checkpoint_on_start && r->saved_step != r->step)
+        TS_TRY(ts__run_save(r, err));
     while (r->step < c->steps && !r->stop && !*interrupted) {
         int64_t before = r->step;
         TS_TRY(one_step(r, err));
@@ -146,7 +161,8 @@ static ts_status loop(ts_run *r, bool *interrupted, ts_error *err)
     return save && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
 }
 
-ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result, ts_error *err)
+ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result,
+                   ts_error *err)
 {
     ts_run r = {.config = c, .hooks = hooks, .loss = NAN, .eval_loss = NAN};
     bool interrupted = false;
