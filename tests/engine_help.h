@@ -16,7 +16,7 @@ enum { HELP_MAX = 32 };
 
 typedef struct help_run {
     int n;
-    void *out[HELP_MAX];                 /* owns */
+    void *out[HELP_MAX]; /* owns */
     size_t bytes[HELP_MAX];
     ts_exec_stats stats;
     ts_string plan;
@@ -26,7 +26,8 @@ static inline ts_engine *help_engine(int threads)
 {
     ts_engine *e = NULL;
     ts_error err = {0};
-    ts_engine_options o = {.struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = threads, .isa = "ref"};
+    ts_engine_options o = {
+        .struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = threads, .isa = "ref"};
     if (ts_engine_open(&o, &e, &err) != TS_OK) fail_msg("%s", err.msg);
     return e;
 }
@@ -77,7 +78,8 @@ static inline void help_check_unchanged(ts_buffer *b, uint32_t seed)
 }
 
 /* Inputs get seeds seed + index unless data[index] is given. */
-static inline help_run help_execute(ts_engine *e, const ts_graph *g, bool share, const void *const *data, uint32_t seed)
+static inline help_run help_execute(ts_engine *e, const ts_graph *g, bool share,
+                                    const void *const *data, uint32_t seed)
 {
     help_run r = {.plan = ts_string_new(1 << 20), .n = g->top->n_result};
     ts_error err = {0};
@@ -88,26 +90,35 @@ static inline help_run help_execute(ts_engine *e, const ts_graph *g, bool share,
     assert_true(n_in <= HELP_MAX && r.n <= HELP_MAX);
     if (ts_cpu_compile(e, g, share, &x, &err) != TS_OK) fail_msg("%s", err.msg);
     ts_cpu_plan_text(x, &r.plan);
-    for (int k = 0; k < n_in; k++) assert_int_equal(ts_buffer_new(e, 0, &g->top->arg[k]->type, &in[k], &err), TS_OK);
+    for (int k = 0; k < n_in; k++)
+        assert_int_equal(ts_buffer_new(e, 0, &g->top->arg[k]->type, &in[k], &err), TS_OK);
     for (int k = 0; k < r.n; k++) {
         int replaces = g->output[k].replaces;
         if (replaces >= 0) replaced[replaces] = true;
-        if (replaces >= 0) out[k] = in[replaces];
-        else assert_int_equal(ts_buffer_new(e, 0, &g->top->result[k]->type, &out[k], &err), TS_OK);
+        if (replaces >= 0)
+            out[k] = in[replaces];
+        else
+            assert_int_equal(ts_buffer_new(e, 0, &g->top->result[k]->type, &out[k], &err), TS_OK);
         r.bytes[k] = ts_type_bytes(&g->top->result[k]->type);
     }
     for (int round = 0; round < 2; round++) {
         for (int k = 0; k < n_in; k++) {
-            if (data && data[k]) assert_int_equal(ts_upload(in[k], data[k], 0, ts_type_bytes(&in[k]->type), &err), TS_OK);
-            else help_upload(in[k], seed + (uint32_t)k);
+            if (data && data[k])
+                assert_int_equal(ts_upload(in[k], data[k], 0, ts_type_bytes(&in[k]->type), &err),
+                                 TS_OK);
+            else
+                help_upload(in[k], seed + (uint32_t)k);
         }
-        if (ts_execute(x, in, out, &err) != TS_OK || ts_wait(x, &err) != TS_OK) fail_msg("%s", err.msg);
+        if (ts_execute(x, in, out, &err) != TS_OK || ts_wait(x, &err) != TS_OK)
+            fail_msg("%s", err.msg);
         for (int k = 0; k < r.n; k++) {
             void *p = ts_alloc_zero(r.bytes[k]);
             assert_int_equal(ts_download(out[k], p, 0, r.bytes[k], &err), TS_OK);
             if (round) assert_memory_equal(p, r.out[k], r.bytes[k]);
-            if (round) ts_free(p);
-            else r.out[k] = p;
+            if (round)
+                ts_free(p);
+            else
+                r.out[k] = p;
         }
     }
     for (int k = 0; k < n_in; k++)
@@ -135,15 +146,17 @@ static inline ts_graph *help_finish(ts_builder *b)
 }
 
 /* Both ways, same bits; returns the shared run. */
-static inline help_run help_compare(ts_engine *e, const ts_graph *g, const void *const *data, uint32_t seed)
+static inline help_run help_compare(ts_engine *e, const ts_graph *g, const void *const *data,
+                                    uint32_t seed)
 {
-    help_run plain = help_execute(e, g, false, data, seed), shared = help_execute(e, g, true, data, seed);
+    help_run plain = help_execute(e, g, false, data, seed),
+             shared = help_execute(e, g, true, data, seed);
     for (int k = 0; k < plain.n; k++)
         if (memcmp(plain.out[k], shared.out[k], plain.bytes[k]) != 0) {
             ts_string text = ts_string_new(1 << 20);
             ts_graph_print(g, &text);
-            fail_msg("output %d (%s) differs when values share memory (seed %u):\n%s\n%s", k, g->output[k].name, seed,
-                     text.data, shared.plan.data);
+            fail_msg("output %d (%s) differs when values share memory (seed %u):\n%s\n%s", k,
+                     g->output[k].name, seed, text.data, shared.plan.data);
         }
     help_run_free(&plain);
     return shared;

@@ -17,7 +17,8 @@
 
 bool ts__code_same_place(const ts_code_ref *a, const ts_code_ref *b)
 {
-    return a->block == b->block && a->offset == b->offset && memcmp(a->stride, b->stride, sizeof a->stride) == 0;
+    return a->block == b->block && a->offset == b->offset &&
+           memcmp(a->stride, b->stride, sizeof a->stride) == 0;
 }
 
 ts_code_ref ts__code_resolve(const ts_code *c, ts_code_ref ref)
@@ -47,7 +48,8 @@ static bool may_overwrite(const ts_code *c, const ts_code_instr *i, int o, int r
         ts_code_ref in = ts__code_resolve(c, i->in[k].ref);
         if (in.block != out.block) continue;
         bool allowed = k < 8 && o < 8 && i->kernel->in_place >> (o * 8 + k) & 1;
-        if (!allowed || i->in[k].bytes != i->out[o].bytes || !ts__code_same_place(&in, &out)) return false;
+        if (!allowed || i->in[k].bytes != i->out[o].bytes || !ts__code_same_place(&in, &out))
+            return false;
         reads |= i->in[k].life == reader;
     }
     return reads;
@@ -62,7 +64,8 @@ static bool contact(const ts_code *c, int32_t at, int reader, int writer)
         if (i->out[o].life != writer) continue;
         if (i->kind == TS_CODE_KERNEL) return may_overwrite(c, i, o, reader);
         if (i->kind != TS_CODE_COPY || i->in[o].life != reader) return false;
-        ts_code_ref in = ts__code_resolve(c, i->in[o].ref), out = ts__code_resolve(c, i->out[o].ref);
+        ts_code_ref in = ts__code_resolve(c, i->in[o].ref),
+                    out = ts__code_resolve(c, i->out[o].ref);
         return ts__code_same_place(&in, &out);
     }
     return false;
@@ -85,7 +88,8 @@ static bool lives_meet(const ts_code *c, int first_a, int first_b)
 static bool movable(const ts_code *c, const ts_code_ref *ref, size_t bytes)
 {
     const ts_code_block *b = &c->block[ref->block];
-    return b->kind == TS_BLOCK_TEMP && ref->offset == 0 && !has_stride(ref) && b->bytes == bytes && bytes > 0;
+    return b->kind == TS_BLOCK_TEMP && ref->offset == 0 && !has_stride(ref) && b->bytes == bytes &&
+           bytes > 0;
 }
 
 static void attach(ts_code *c, int block, const ts_code_ref *to)
@@ -102,7 +106,7 @@ static bool merge(ts_code *c, const ts_code_ref *from, const ts_code_ref *to, si
     if (from->block == to->block || !movable(c, from, bytes)) return false;
     ts_code_block *s = &c->block[from->block], *d = &c->block[to->block];
     if (d->read_only || has_stride(to)) return false;
-    attach(c, from->block, to);          /* contact looks at places as they would be */
+    attach(c, from->block, to); /* contact looks at places as they would be */
     if (lives_meet(c, s->first_life, d->first_life)) {
         s->parent = -1;
         s->offset = 0;
@@ -137,7 +141,6 @@ static void merge_stack(ts_code *c, const ts_code_instr *i)
         if (l != i->in[0].life && c->life[l].last > c->life[i->in[0].life].first) return;
     }
     attach(c, from.block, &to);
-    s->stacked = true;
 }
 
 static void merge_copies(ts_code *c, bool inner, bool new_carries)
@@ -171,10 +174,10 @@ static void merge_in_place(ts_code *c)
 
 void ts__code_coalesce(ts_code *c)
 {
-    merge_copies(c, false, false);       /* outputs */
-    merge_copies(c, true, true);         /* new carries */
+    merge_copies(c, false, false); /* outputs */
+    merge_copies(c, true, true);   /* new carries */
     merge_stacks(c);
-    merge_copies(c, true, false);        /* initial carries */
+    merge_copies(c, true, false); /* initial carries */
     merge_in_place(c);
     merge_copies(c, false, false);
     merge_copies(c, true, true);

@@ -11,7 +11,8 @@
 
 static ts_status out_of_memory(ts_error *err)
 {
-    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while compiling the graph for the cpu engine");
+    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                    "out of memory while compiling the graph for the cpu engine");
 }
 
 /* Makes room for one more element. */
@@ -27,11 +28,16 @@ static bool grow(void *list, int n, int *cap, size_t element)
     return true;
 }
 
-ts_status ts__code_block_new(ts_code *c, ts_block_kind kind, int index, size_t bytes, int *out, ts_error *err)
+ts_status ts__code_block_new(ts_code *c, ts_block_kind kind, int index, size_t bytes, int *out,
+                             ts_error *err)
 {
     if (!grow(&c->block, c->n_block, &c->cap_block, sizeof *c->block)) return out_of_memory(err);
-    c->block[c->n_block] = (ts_code_block){.kind = kind, .index = index, .bytes = bytes, .parent = -1,
-                                           .first_life = -1, .last_life = -1};
+    c->block[c->n_block] = (ts_code_block){.kind = kind,
+                                           .index = index,
+                                           .bytes = bytes,
+                                           .parent = -1,
+                                           .first_life = -1,
+                                           .last_life = -1};
     *out = c->n_block++;
     return TS_OK;
 }
@@ -41,8 +47,10 @@ ts_status ts__code_life_new(ts_code *c, int block, int32_t first, int loop, int 
     if (!grow(&c->life, c->n_life, &c->cap_life, sizeof *c->life)) return out_of_memory(err);
     c->life[c->n_life] = (ts_code_life){block, loop, first, first, -1};
     ts_code_block *b = &c->block[block];
-    if (b->last_life < 0) b->first_life = c->n_life;
-    else c->life[b->last_life].next = c->n_life;
+    if (b->last_life < 0)
+        b->first_life = c->n_life;
+    else
+        c->life[b->last_life].next = c->n_life;
     b->last_life = c->n_life;
     *out = c->n_life++;
     return TS_OK;
@@ -56,12 +64,20 @@ static ts_status use(ts_code *c, int life, int32_t at, int loop, ts_error *err)
 }
 
 /* Appends an instruction with room for its arguments; its position is c->n_instr − 1. */
-static ts_status add(ts_code *c, ts_code_kind kind, int loop, int n_in, int n_out, ts_code_instr **out, ts_error *err)
+static ts_status add(ts_code *c, ts_code_kind kind, int loop, int n_in, int n_out,
+                     ts_code_instr **out, ts_error *err)
 {
     ts_code_instr *i = ts_arena_alloc(c->arena, sizeof *i);
     ts_code_arg *args = ts_arena_alloc(c->arena, (size_t)(n_in + n_out + 1) * sizeof *args);
-    if (!i || !args || !grow(&c->instr, c->n_instr, &c->cap_instr, sizeof(ts_code_instr *))) return out_of_memory(err);
-    *i = (ts_code_instr){.kind = kind, .loop = loop, .n_in = n_in, .n_out = n_out, .in = args, .out = args + n_in, .scratch = -1};
+    if (!i || !args || !grow(&c->instr, c->n_instr, &c->cap_instr, sizeof(ts_code_instr *)))
+        return out_of_memory(err);
+    *i = (ts_code_instr){.kind = kind,
+                         .loop = loop,
+                         .n_in = n_in,
+                         .n_out = n_out,
+                         .in = args,
+                         .out = args + n_in,
+                         .scratch = -1};
     c->instr[c->n_instr++] = i;
     *out = i;
     return TS_OK;
@@ -74,7 +90,8 @@ static ts_code_arg *place_of(ts_code *c, const ts_value *v)
 }
 
 /* A new life of a block as an argument that covers it. */
-static ts_status new_arg(ts_code *c, int block, int32_t first, int loop, ts_code_arg *out, ts_error *err)
+static ts_status new_arg(ts_code *c, int block, int32_t first, int loop, ts_code_arg *out,
+                         ts_error *err)
 {
     int life = -1;
     TS_TRY(ts__code_life_new(c, block, first, loop, &life, err));
@@ -82,7 +99,8 @@ static ts_status new_arg(ts_code *c, int block, int32_t first, int loop, ts_code
     return TS_OK;
 }
 
-static ts_status new_temp(ts_code *c, size_t bytes, int32_t first, int loop, ts_code_arg *out, ts_error *err)
+static ts_status new_temp(ts_code *c, size_t bytes, int32_t first, int loop, ts_code_arg *out,
+                          ts_error *err)
 {
     int block = -1;
     TS_TRY(ts__code_block_new(c, TS_BLOCK_TEMP, -1, bytes, &block, err));
@@ -96,7 +114,8 @@ static bool same_constant(const ts_code_constant *k, const ts_node *n, uint64_t 
     if (k->node->op != n->op || k->node->out[0]->type.dtype != n->out[0]->type.dtype) return false;
     if (n->op == TS_OP_constant) return k->bits == bits;
     if (n->op == TS_OP_axis_index) return true;
-    return k->node->attr.iota.axis == n->attr.iota.axis && ts_type_same(&k->node->out[0]->type, &n->out[0]->type);
+    return k->node->attr.iota.axis == n->attr.iota.axis &&
+           ts_type_same(&k->node->out[0]->type, &n->out[0]->type);
 }
 
 static ts_status emit_constant(ts_code *c, const ts_node *n, ts_error *err)
@@ -109,7 +128,8 @@ static ts_status emit_constant(ts_code *c, const ts_node *n, ts_error *err)
         if (same_constant(&c->constant[i], n, bits)) k = &c->constant[i];
     ts_code_arg *place = place_of(c, n->out[0]);
     if (!k) {
-        if (!grow(&c->constant, c->n_constant, &c->cap_constant, sizeof *c->constant)) return out_of_memory(err);
+        if (!grow(&c->constant, c->n_constant, &c->cap_constant, sizeof *c->constant))
+            return out_of_memory(err);
         k = &c->constant[c->n_constant++];
         *k = (ts_code_constant){n, bits, -1};
         TS_TRY(ts__code_block_new(c, TS_BLOCK_CONSTANT, c->n_constant - 1, bytes, &k->block, err));
@@ -136,7 +156,8 @@ static bool emit_splat(ts_code *c, const ts_node *n)
     const ts_node *source = c->constant[b->index].node;
     if (source->op != TS_OP_constant || ts_type_elements(&source->out[0]->type) == 0) return false;
     if (bytes > b->bytes) b->bytes = bytes;
-    *place_of(c, n->out[0]) = (ts_code_arg){.ref = {.block = place.ref.block}, .life = place.life, .bytes = bytes};
+    *place_of(c, n->out[0]) =
+        (ts_code_arg){.ref = {.block = place.ref.block}, .life = place.life, .bytes = bytes};
     return true;
 }
 
@@ -148,7 +169,7 @@ static ts_status emit_kernel(ts_code *c, const ts_node *n, int loop, ts_error *e
     size_t result_bytes = 0;
     for (int o = 0; o < n->n_out; o++) result_bytes |= ts_type_bytes(&n->out[o]->type);
     int32_t at = c->n_instr;
-    if (result_bytes) {                  /* a node whose results are all empty has nothing to do */
+    if (result_bytes) { /* a node whose results are all empty has nothing to do */
         TS_TRY(add(c, TS_CODE_KERNEL, loop, n->n_in, n->n_out, &i, err));
         i->node = n;
         i->kernel = ts_cpu_select(n, c->isa);
@@ -187,10 +208,12 @@ static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err
     int64_t offset;
     if (n->op == TS_OP_repeat) return emit_repeat(c, n, loop, err);
     if (ts_op_infos[n->op].kind == TS_COLLECTIVE && n->attr.collective.n != 1)
-        return TS_ERROR(err, TS_FAILED_PRECONDITION, "%s over %lld devices of axis %s: this engine runs one device",
+        return TS_ERROR(err, TS_FAILED_PRECONDITION,
+                        "%s over %lld devices of axis %s: this engine runs one device",
                         ts_op_infos[n->op].name, (long long)n->attr.collective.n,
                         n->attr.collective.axis ? n->attr.collective.axis : "?");
-    if (n->op == TS_OP_constant || n->op == TS_OP_iota || n->op == TS_OP_axis_index) return emit_constant(c, n, err);
+    if (n->op == TS_OP_constant || n->op == TS_OP_iota || n->op == TS_OP_axis_index)
+        return emit_constant(c, n, err);
     if (emit_splat(c, n)) return TS_OK;
     bool view = ts__cpu_view(n, &offset);
     if (view && (c->share || !ts_cpu_ref[n->op].run || ts_op_infos[n->op].kind == TS_COLLECTIVE)) {
@@ -205,12 +228,13 @@ static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err
 /* What a repeat keeps outside its body. carry, acc and stack are blocks of the surroundings. */
 typedef struct repeat_memory {
     int n_carry, n_ys;
-    ts_code_arg *carry;                  /* initial value */
-    ts_code_arg *ys;                     /* whole stacked or accumulated result */
+    ts_code_arg *carry; /* initial value */
+    ts_code_arg *ys;    /* whole stacked or accumulated result */
 } repeat_memory;
 
 /* carry slots ← initial values */
-static ts_status emit_before(ts_code *c, const ts_node *n, int outer, repeat_memory *m, ts_error *err)
+static ts_status emit_before(ts_code *c, const ts_node *n, int outer, repeat_memory *m,
+                             ts_error *err)
 {
     ts_code_instr *copy;
     m->n_carry = (int)n->attr.repeat.n_carry;
@@ -252,12 +276,14 @@ static ts_status emit_begin(ts_code *c, const ts_node *n, int loop, repeat_memor
         place->ref.stride[depth] += (int64_t)place->bytes;
     }
     for (int k = 0; k < m->n_ys; k++)
-        TS_TRY(new_temp(c, ts_type_bytes(&n->out[m->n_carry + k]->type), at, outer, &m->ys[k], err));
+        TS_TRY(
+            new_temp(c, ts_type_bytes(&n->out[m->n_carry + k]->type), at, outer, &m->ys[k], err));
     return TS_OK;
 }
 
 /* Stacks or adds the ys that are v; called once v has its value. A sum over one iteration is a stack. */
-static ts_status emit_ys(ts_code *c, const ts_node *n, int loop, const repeat_memory *m, const ts_value *v, ts_error *err)
+static ts_status emit_ys(ts_code *c, const ts_node *n, int loop, const repeat_memory *m,
+                         const ts_value *v, ts_error *err)
 {
     ts_code_instr *i;
     for (int k = 0; k < m->n_ys; k++) {
@@ -278,7 +304,8 @@ static ts_status emit_ys(ts_code *c, const ts_node *n, int loop, const repeat_me
 }
 
 /* carry slots ← new values, all at once; closes the loop. */
-static ts_status emit_end(ts_code *c, const ts_node *n, int loop, const repeat_memory *m, ts_error *err)
+static ts_status emit_end(ts_code *c, const ts_node *n, int loop, const repeat_memory *m,
+                          ts_error *err)
 {
     ts_code_instr *copy, *end;
     int32_t at = c->n_instr;
@@ -295,8 +322,10 @@ static ts_status emit_end(ts_code *c, const ts_node *n, int loop, const repeat_m
     end->node = n;
     for (int k = 0; k < n->n_out; k++) {
         ts_code_arg *place = place_of(c, n->out[k]);
-        if (k < m->n_carry) TS_TRY(new_arg(c, m->carry[k].ref.block, last, c->loop[loop].parent, place, err));
-        else *place = m->ys[k - m->n_carry];
+        if (k < m->n_carry)
+            TS_TRY(new_arg(c, m->carry[k].ref.block, last, c->loop[loop].parent, place, err));
+        else
+            *place = m->ys[k - m->n_carry];
         TS_TRY(use(c, place->life, last, c->loop[loop].parent, err));
     }
     return TS_OK;
@@ -304,12 +333,15 @@ static ts_status emit_end(ts_code *c, const ts_node *n, int loop, const repeat_m
 
 static ts_status emit_repeat(ts_code *c, const ts_node *n, int outer, ts_error *err)
 {
-    repeat_memory m;                     /* the shape rule has n ≥ 1 */
+    repeat_memory m; /* the shape rule has n ≥ 1 */
     int loop = c->n_loop, depth = outer < 0 ? 0 : c->loop[outer].depth + 1;
     if (depth >= TS_CPU_MAX_LOOPS)
-        return TS_ERROR(err, TS_UNIMPLEMENTED, "repeats are nested %d deep; the cpu engine takes %d", depth + 1, TS_CPU_MAX_LOOPS);
+        return TS_ERROR(err, TS_UNIMPLEMENTED,
+                        "repeats are nested %d deep; the cpu engine takes %d", depth + 1,
+                        TS_CPU_MAX_LOOPS);
     if (!grow(&c->loop, c->n_loop, &c->cap_loop, sizeof *c->loop)) return out_of_memory(err);
-    c->loop[c->n_loop++] = (ts_code_loop){outer, depth, n->attr.repeat.n, n->attr.repeat.reverse, 0, 0};
+    c->loop[c->n_loop++] =
+        (ts_code_loop){outer, depth, n->attr.repeat.n, n->attr.repeat.reverse, 0, 0};
     TS_TRY(emit_before(c, n, outer, &m, err));
     TS_TRY(emit_begin(c, n, loop, &m, err));
     for (int k = 0; k < n->body->n_arg; k++) TS_TRY(emit_ys(c, n, loop, &m, n->body->arg[k], err));
@@ -327,7 +359,8 @@ static ts_status emit_inputs(ts_code *c, ts_error *err)
     const ts_region *top = c->graph->top;
     for (int k = 0; k < top->n_arg; k++) {
         int block = -1;
-        TS_TRY(ts__code_block_new(c, TS_BLOCK_INPUT, k, ts_type_bytes(&top->arg[k]->type), &block, err));
+        TS_TRY(ts__code_block_new(c, TS_BLOCK_INPUT, k, ts_type_bytes(&top->arg[k]->type), &block,
+                                  err));
         c->block[block].read_only = true;
         TS_TRY(new_arg(c, block, TS_CODE_START, -1, place_of(c, top->arg[k]), err));
     }
@@ -335,9 +368,12 @@ static ts_status emit_inputs(ts_code *c, ts_error *err)
         int in = c->graph->output[k].replaces;
         if (in < 0) continue;
         if (in >= top->n_arg || !ts_type_same(&top->arg[in]->type, &top->result[k]->type))
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "output %s cannot replace input %d: their types differ", c->graph->output[k].name, in);
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "output %s cannot replace input %d: their types differ",
+                            c->graph->output[k].name, in);
         if (!c->block[in].read_only)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "two outputs replace input %s", top->arg[in]->name);
+            return TS_ERROR(err, TS_INVALID_ARGUMENT, "two outputs replace input %s",
+                            top->arg[in]->name);
         c->block[in].read_only = false;
     }
     return TS_OK;
@@ -354,7 +390,8 @@ static ts_status emit_outputs(ts_code *c, ts_error *err)
         int block = c->graph->output[k].replaces;
         copy->in[k] = *place_of(c, top->result[k]);
         TS_TRY(use(c, copy->in[k].life, at, -1, err));
-        if (block < 0) TS_TRY(ts__code_block_new(c, TS_BLOCK_OUTPUT, k, copy->in[k].bytes, &block, err));
+        if (block < 0)
+            TS_TRY(ts__code_block_new(c, TS_BLOCK_OUTPUT, k, copy->in[k].bytes, &block, err));
         TS_TRY(new_arg(c, block, at, -1, &copy->out[k], err));
         c->life[copy->out[k].life].last = TS_CODE_FOREVER;
     }
@@ -394,7 +431,8 @@ void ts__code_free(ts_code *c)
 {
     for (int k = 0; k < c->n_instr; k++) {
         ts_code_instr *i = c->instr[k];
-        if (i->kernel && i->kernel->release && i->prepared.state) i->kernel->release(i->prepared.state);
+        if (i->kernel && i->kernel->release && i->prepared.state)
+            i->kernel->release(i->prepared.state);
     }
     ts_arena_free(c->arena);
     ts_free(c->value);

@@ -24,15 +24,15 @@ typedef struct cpu_buffer {
     ts_buffer base;
     cpu_engine *engine;
     ts_cpu_memory memory;
-    uint64_t mark;                       /* the execute that named it last: finds buffers named twice */
+    uint64_t mark; /* the execute that named it last: finds buffers named twice */
 } cpu_buffer;
 
 typedef struct cpu_executable {
     ts_executable base;
     ts_cpu_program *program;
-    ts_cpu_device *device;               /* [n_devices] */
+    ts_cpu_device *device; /* [n_devices] */
     int n_devices;
-    ts_status status;                    /* of the last execute */
+    ts_status status; /* of the last execute */
     ts_exec_stats stats;
     ts_cpu_timeline timeline;
     bool profile_next;
@@ -40,9 +40,9 @@ typedef struct cpu_executable {
 
 enum { MAX_THREADS = 1024, MAX_EVENTS = 1 << 20 };
 
-static uint64_t execute_serial;          /* marks start at 1 */
+static uint64_t execute_serial; /* marks start at 1 */
 
-/* ---- engine ------------------------------------------------------------------------------------- */
+/* ---- engine ---------------------------------------------------------------------------------- */
 
 /* Cores that the process may use: taskset and containers count. */
 static int allowed_cores(void)
@@ -58,18 +58,24 @@ static ts_status cpu_open(const ts_engine_options *o, ts_engine **out, ts_error 
     ts_isa isa;
     *out = NULL;
     if (o->devices > 1)
-        return TS_ERROR(err, TS_FAILED_PRECONDITION, "the cpu engine was asked for %d devices and has 1; set cpu_devices=1", o->devices);
+        return TS_ERROR(err, TS_FAILED_PRECONDITION,
+                        "the cpu engine was asked for %d devices and has 1; set cpu_devices=1",
+                        o->devices);
     if (o->devices < 0 || o->threads < 0 || o->threads > MAX_THREADS)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "cpu engine: devices=%d threads=%d; devices must be 1 and threads 1 … %d (0: all cores)",
-                        o->devices, o->threads, MAX_THREADS);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "cpu engine: devices=%d threads=%d; devices must be 1 and threads 1 … %d (0: all cores)",
+            o->devices, o->threads, MAX_THREADS);
     TS_TRY(ts_isa_choose(o->isa, &isa, err));
     cpu_engine *e = ts_alloc_zero(sizeof *e);
-    if (!e) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while opening the cpu engine");
+    if (!e)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while opening the cpu engine");
     e->base.vtable = &ts_cpu_engine;
     e->isa = isa;
     e->n_devices = 1;
     e->threads = o->threads ? o->threads : allowed_cores();
-    snprintf(e->text, sizeof e->text, "cpu: %d thread%s, %s", e->threads, e->threads == 1 ? "" : "s", ts_isa_name(isa));
+    snprintf(e->text, sizeof e->text, "cpu: %d thread%s, %s", e->threads,
+             e->threads == 1 ? "" : "s", ts_isa_name(isa));
     *out = &e->base;
     return TS_OK;
 }
@@ -89,18 +95,21 @@ static int cpu_devices(const ts_engine *e)
     return ((const cpu_engine *)e)->n_devices;
 }
 
-/* ---- buffers -------------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
-static ts_status cpu_buffer_new(ts_engine *engine, int device, const ts_type *type, ts_buffer **out, ts_error *err)
+static ts_status cpu_buffer_new(ts_engine *engine, int device, const ts_type *type, ts_buffer **out,
+                                ts_error *err)
 {
     cpu_engine *e = (cpu_engine *)engine;
     char text[400];
     *out = NULL;
     if (device < 0 || device >= e->n_devices)
-        return TS_ERROR(err, TS_OUT_OF_RANGE, "a buffer on device %d: the cpu engine has %d", device, e->n_devices);
+        return TS_ERROR(err, TS_OUT_OF_RANGE, "a buffer on device %d: the cpu engine has %d",
+                        device, e->n_devices);
     cpu_buffer *b = ts_alloc_zero(sizeof *b);
     if (!b) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a buffer");
-    ts_status status = ts__cpu_memory_new(ts_type_bytes(type), ts_type_text(type, text, sizeof text), &b->memory, err);
+    ts_status status = ts__cpu_memory_new(ts_type_bytes(type),
+                                          ts_type_text(type, text, sizeof text), &b->memory, err);
     if (status != TS_OK) {
         ts_free(b);
         return status;
@@ -118,13 +127,16 @@ static void cpu_buffer_free(ts_buffer *buffer)
     ts_free(b);
 }
 
-static ts_status check_range(const cpu_buffer *b, const char *what, size_t offset, size_t bytes, ts_error *err)
+static ts_status check_range(const cpu_buffer *b, const char *what, size_t offset, size_t bytes,
+                             ts_error *err)
 {
     if (offset <= b->memory.bytes && bytes <= b->memory.bytes - offset) return TS_OK;
-    return TS_ERROR(err, TS_OUT_OF_RANGE, "%s of %zu bytes at %zu: the buffer has %zu bytes", what, bytes, offset, b->memory.bytes);
+    return TS_ERROR(err, TS_OUT_OF_RANGE, "%s of %zu bytes at %zu: the buffer has %zu bytes", what,
+                    bytes, offset, b->memory.bytes);
 }
 
-static ts_status cpu_upload(ts_buffer *buffer, const void *data, size_t offset, size_t bytes, ts_error *err)
+static ts_status cpu_upload(ts_buffer *buffer, const void *data, size_t offset, size_t bytes,
+                            ts_error *err)
 {
     cpu_buffer *b = (cpu_buffer *)buffer;
     TS_TRY(check_range(b, "upload", offset, bytes, err));
@@ -132,7 +144,8 @@ static ts_status cpu_upload(ts_buffer *buffer, const void *data, size_t offset, 
     return TS_OK;
 }
 
-static ts_status cpu_download(ts_buffer *buffer, void *data, size_t offset, size_t bytes, ts_error *err)
+static ts_status cpu_download(ts_buffer *buffer, void *data, size_t offset, size_t bytes,
+                              ts_error *err)
 {
     cpu_buffer *b = (cpu_buffer *)buffer;
     TS_TRY(check_range(b, "download", offset, bytes, err));
@@ -140,7 +153,7 @@ static ts_status cpu_download(ts_buffer *buffer, void *data, size_t offset, size
     return TS_OK;
 }
 
-/* ---- executables ------------------------------------------------------------------------------------ */
+/* ---- executables ----------------------------------------------------------------------------- */
 
 static void cpu_executable_free(ts_executable *executable)
 {
@@ -159,16 +172,19 @@ static void cpu_executable_free(ts_executable *executable)
 static ts_status make_devices(cpu_executable *x, int n, ts_error *err)
 {
     const ts_cpu_program *p = x->program;
-    size_t n_base = (size_t)TS_BASE_INPUTS + (size_t)p->graph->top->n_arg + (size_t)p->graph->top->n_result;
+    size_t n_base =
+        (size_t)TS_BASE_INPUTS + (size_t)p->graph->top->n_arg + (size_t)p->graph->top->n_result;
     x->device = ts_alloc_zero((size_t)n * sizeof *x->device);
     if (!x->device) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
     x->n_devices = n;
     for (int d = 0; d < n; d++) {
         ts_cpu_device *v = &x->device[d];
-        TS_TRY(ts__cpu_memory_new(p->arena_bytes, "the temporary values of the program", &v->arena, err));
+        TS_TRY(ts__cpu_memory_new(p->arena_bytes, "the temporary values of the program", &v->arena,
+                                  err));
         v->base = ts_alloc_zero(n_base * sizeof *v->base);
         v->pointer = ts_alloc_zero(((size_t)p->max_args + 1) * sizeof *v->pointer);
-        if (!v->base || !v->pointer) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
+        if (!v->base || !v->pointer)
+            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
         v->base[TS_BASE_ARENA] = v->arena.data;
         v->base[TS_BASE_CONSTANTS] = p->constants.data;
     }
@@ -190,7 +206,8 @@ static void count_memory(cpu_executable *x)
     m->peak = m->arguments + m->outputs - m->aliased + m->temporary + m->constants;
 }
 
-ts_status ts_cpu_compile(ts_engine *engine, const ts_graph *g, bool share, ts_executable **out, ts_error *err)
+ts_status ts_cpu_compile(ts_engine *engine, const ts_graph *g, bool share, ts_executable **out,
+                         ts_error *err)
 {
     cpu_engine *e = (cpu_engine *)engine;
     *out = NULL;
@@ -216,32 +233,38 @@ static ts_status cpu_compile(ts_engine *e, const ts_graph *g, ts_executable **ou
     return ts_cpu_compile(e, g, true, out, err);
 }
 
-/* ---- execute ---------------------------------------------------------------------------------------- */
+/* ---- execute --------------------------------------------------------------------------------- */
 
-static ts_status check_buffer(const cpu_executable *x, const ts_buffer *b, int device, const ts_type *type,
-                              const char *what, const char *name, ts_error *err)
+static ts_status check_buffer(const cpu_executable *x, const ts_buffer *b, int device,
+                              const ts_type *type, const char *what, const char *name,
+                              ts_error *err)
 {
     char found[400], expected[400];
     if (!b) return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: no buffer was given", what, name);
     if (b->vtable != &ts_cpu_engine || &((const cpu_buffer *)b)->engine->base != x->base.engine)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer belongs to another engine", what, name);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer belongs to another engine",
+                        what, name);
     if (b->device != device)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is on device %d, expected %d", what, name, b->device, device);
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is on device %d, expected %d",
+                        what, name, b->device, device);
     if (!ts_type_same(&b->type, type))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is %s, the program has %s", what, name,
-                        ts_type_text(&b->type, found, sizeof found), ts_type_text(type, expected, sizeof expected));
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is %s, the program has %s",
+                        what, name, ts_type_text(&b->type, found, sizeof found),
+                        ts_type_text(type, expected, sizeof expected));
     return TS_OK;
 }
 
 /* Binds one device's buffers. A buffer that is written may be named once only. */
-static ts_status bind(cpu_executable *x, int device, ts_buffer *const *in, ts_buffer *const *out, ts_error *err)
+static ts_status bind(cpu_executable *x, int device, ts_buffer *const *in, ts_buffer *const *out,
+                      ts_error *err)
 {
     const ts_graph *g = x->base.graph;
     void **base = x->device[device].base + TS_BASE_INPUTS;
     int n_in = g->top->n_arg, n_out = g->top->n_result;
     uint64_t read = ++execute_serial, written = ++execute_serial;
     for (int k = 0; k < n_in; k++) {
-        TS_TRY(check_buffer(x, in[k], device, &g->top->arg[k]->type, "input", g->top->arg[k]->name, err));
+        TS_TRY(check_buffer(x, in[k], device, &g->top->arg[k]->type, "input", g->top->arg[k]->name,
+                            err));
         cpu_buffer *b = (cpu_buffer *)in[k];
         b->mark = read;
         base[k] = b->memory.data;
@@ -253,10 +276,12 @@ static ts_status bind(cpu_executable *x, int device, ts_buffer *const *in, ts_bu
         cpu_buffer *b = (cpu_buffer *)out[k];
         base[n_in + k] = b->memory.data;
         if (replaces >= 0 && out[k] != in[replaces])
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "output %s replaces input %s, so both must be the same buffer", name,
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "output %s replaces input %s, so both must be the same buffer", name,
                             g->top->arg[replaces]->name);
         if (b->mark == written || (replaces < 0 && b->mark == read))
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "output %s: its buffer is an input or another output as well", name);
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "output %s: its buffer is an input or another output as well", name);
         b->mark = written;
     }
     /* A donated buffer given as a second input would change under that input's readers. */
@@ -264,18 +289,21 @@ static ts_status bind(cpu_executable *x, int device, ts_buffer *const *in, ts_bu
     for (int k = 0; k < n_in; k++) written_inputs += ((cpu_buffer *)in[k])->mark == written;
     for (int k = 0; k < n_out; k++) donated += g->output[k].replaces >= 0;
     if (written_inputs != donated)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a buffer that an output replaces was given as two inputs");
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "a buffer that an output replaces was given as two inputs");
     return TS_OK;
 }
 
-static ts_status cpu_execute(ts_executable *executable, ts_buffer *const *in, ts_buffer *const *out, ts_error *err)
+static ts_status cpu_execute(ts_executable *executable, ts_buffer *const *in, ts_buffer *const *out,
+                             ts_error *err)
 {
     cpu_executable *x = (cpu_executable *)executable;
     const ts_region *top = x->base.graph->top;
     ts_cpu_timeline *timeline = x->profile_next && x->timeline.event ? &x->timeline : NULL;
     x->status = TS_OK;
     for (int d = 0; d < x->n_devices && x->status == TS_OK; d++)
-        x->status = bind(x, d, in + (ptrdiff_t)d * top->n_arg, out + (ptrdiff_t)d * top->n_result, err);
+        x->status =
+            bind(x, d, in + (ptrdiff_t)d * top->n_arg, out + (ptrdiff_t)d * top->n_result, err);
     if (x->status != TS_OK) return x->status;
     double start = ts_clock_seconds();
     x->timeline.n = 0;
@@ -294,7 +322,7 @@ static ts_status cpu_wait(ts_executable *executable, ts_error *err)
     return TS_ERROR(err, x->status, "the last execute was refused: %s", ts_status_name(x->status));
 }
 
-/* ---- what it did ------------------------------------------------------------------------------------ */
+/* ---- what it did ----------------------------------------------------------------------------- */
 
 static void cpu_stats(const ts_executable *x, ts_exec_stats *out)
 {
@@ -327,8 +355,20 @@ void ts_cpu_plan_text(const ts_executable *x, ts_string *out)
 }
 
 const ts_engine_vtable ts_cpu_engine = {
-    .name = "cpu", .open = cpu_open, .close = cpu_close, .describe = cpu_describe, .devices = cpu_devices,
-    .compile = cpu_compile, .executable_free = cpu_executable_free,
-    .buffer_new = cpu_buffer_new, .buffer_free = cpu_buffer_free, .upload = cpu_upload, .download = cpu_download,
-    .execute = cpu_execute, .wait = cpu_wait, .stats = cpu_stats, .profile_next = cpu_profile_next, .profile = cpu_profile,
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .devices = cpu_devices,
+    .compile = cpu_compile,
+    .executable_free = cpu_executable_free,
+    .buffer_new = cpu_buffer_new,
+    .buffer_free = cpu_buffer_free,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .execute = cpu_execute,
+    .wait = cpu_wait,
+    .stats = cpu_stats,
+    .profile_next = cpu_profile_next,
+    .profile = cpu_profile,
 };

@@ -12,6 +12,7 @@
 
 #include <cpuid.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const names[TS_ISAS] = {"ref", "avx2", "avx512", "avx512_bf16"};
@@ -35,13 +36,15 @@ ts_isa ts_isa_detect(void)
     unsigned a, b, c, d, b7, c7, d7, a71 = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return TS_ISA_REF;
     bool os = c & bit_OSXSAVE, fma = c & bit_FMA, f16c = c & bit_F16C, avx = c & bit_AVX;
-    if (!os || !avx || !fma || !f16c || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d7)) return TS_ISA_REF;
+    if (!os || !avx || !fma || !f16c || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
+        return TS_ISA_REF;
     unsigned subleafs = a;
     uint64_t saved = saved_registers();
     if ((saved & YMM) != YMM || !(b7 & bit_AVX2)) return TS_ISA_REF;
     unsigned need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     if ((saved & ZMM) != ZMM || (b7 & need) != need) return TS_ISA_AVX2;
-    if (subleafs >= 1 && __get_cpuid_count(7, 1, &a71, &b, &c, &d) && a71 & 1u << 5) return TS_ISA_AVX512_BF16;
+    if (subleafs >= 1 && __get_cpuid_count(7, 1, &a71, &b, &c, &d) && a71 & 1u << 5)
+        return TS_ISA_AVX512_BF16;
     return TS_ISA_AVX512;
 }
 
@@ -55,7 +58,8 @@ static void cap_onednn(ts_isa isa)
     if (isa == TS_ISA_REF) return;
     if (dnnl_set_max_cpu_isa(caps[isa]) == dnnl_success) return;
     if (dnnl_get_effective_cpu_isa() == caps[isa]) return;
-    ts_log(TS_LOG_WARNING, "oneDNN was used before in this process, so %s caps the kernels of Tessera alone",
+    ts_log(TS_LOG_WARNING,
+           "oneDNN was used before in this process, so %s caps the kernels of Tessera alone",
            ts_isa_name(isa));
 }
 
@@ -69,18 +73,20 @@ ts_status ts_isa_choose(const char *name, ts_isa *out, ts_error *err)
         source = "TESSERA_ISA";
     }
     if (!name || !*name) return TS_OK;
-    char choices[100] = "";
-    for (int i = 0; i <= (int)best; i++) {
-        if (i) strcat(choices, ", ");
-        strcat(choices, names[i]);
-    }
+    char choices[100];
+    size_t length = 0;
+    for (int i = 0; i <= (int)best; i++)
+        length += (size_t)snprintf(choices + length, sizeof choices - length, "%s%s", i ? ", " : "",
+                                   names[i]);
     for (int i = 0; i < TS_ISAS; i++) {
         if (strcmp(name, names[i]) != 0) continue;
         if (i > (int)best)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s=%s: this machine's CPU lacks it; it has %s", source, name, choices);
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "%s=%s: this machine's CPU lacks it; it has %s", source, name, choices);
         *out = (ts_isa)i;
         cap_onednn(*out);
         return TS_OK;
     }
-    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s=%s is no instruction set; this machine has %s", source, name, choices);
+    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s=%s is no instruction set; this machine has %s",
+                    source, name, choices);
 }

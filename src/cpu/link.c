@@ -11,7 +11,7 @@
 typedef struct linker {
     ts_code code;
     ts_cpu_program *program;
-    int *offset_index;                   /* block → plan block, −1 */
+    int *offset_index; /* block → plan block, −1 */
     ts_plan_block *plan;
     ts_plan_range *range;
     size_t *constant_offset;
@@ -20,7 +20,8 @@ typedef struct linker {
 
 static ts_status out_of_memory(ts_error *err)
 {
-    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while compiling the graph for the cpu engine");
+    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                    "out of memory while compiling the graph for the cpu engine");
 }
 
 /* ---- copies in order ------------------------------------------------------------------------- */
@@ -106,7 +107,8 @@ static ts_status plan_arena(linker *l, ts_error *err)
         }
         l->offset_index[k] = l->n_plan++;
     }
-    return ts_plan_assign(l->plan, l->n_plan, TS_CPU_ALIGN, c->share, &l->program->arena_bytes, err);
+    return ts_plan_assign(l->plan, l->n_plan, TS_CPU_ALIGN, c->share, &l->program->arena_bytes,
+                          err);
 }
 
 static ts_cpu_address address(const linker *l, const ts_code_ref *ref)
@@ -143,7 +145,8 @@ static ts_status make_constant(const ts_code *c, const ts_code_constant *k, char
     if (kernel->prepare) TS_TRY(kernel->prepare(k->node, c->threads, &prepared, err));
     void *scratch = ts_alloc(prepared.scratch_bytes);
     if (scratch)
-        kernel->run(&(ts_cpu_call){k->node, NULL, &(void *){to}, scratch, prepared.state, c->threads});
+        kernel->run(
+            &(ts_cpu_call){k->node, NULL, &(void *){to}, scratch, prepared.state, c->threads});
     for (size_t n; scratch && made < total; made += n) {
         n = made < total - made ? made : total - made;
         memcpy(to + made, to, n);
@@ -162,7 +165,8 @@ static ts_status make_constants(linker *l, ts_error *err)
     for (int k = 0; k < c->n_constant; k++) {
         size_t bytes = c->block[c->constant[k].block].bytes;
         l->constant_offset[k] = end;
-        if (ts_add_size(end, bytes, &end) || end > (size_t)PTRDIFF_MAX - TS_CPU_ALIGN) return out_of_memory(err);
+        if (ts_add_size(end, bytes, &end) || end > (size_t)PTRDIFF_MAX - TS_CPU_ALIGN)
+            return out_of_memory(err);
         end = ts_round_up(end, TS_CPU_ALIGN);
     }
     ts_cpu_memory *m = &l->program->constants;
@@ -182,8 +186,8 @@ static double trips(const ts_code *c, int loop)
 }
 
 /* n_at addresses: operands, results, scratch. */
-static ts_status add_step(linker *l, const ts_code_instr *i, const ts_code_arg *in, int n_in, const ts_code_arg *out,
-                          int n_out, ts_error *err)
+static ts_status add_step(linker *l, const ts_code_instr *i, const ts_code_arg *in, int n_in,
+                          const ts_code_arg *out, int n_out, ts_error *err)
 {
     ts_cpu_program *p = l->program;
     ts_cpu_step *s = &p->step[p->n_step];
@@ -191,8 +195,15 @@ static ts_status add_step(linker *l, const ts_code_instr *i, const ts_code_arg *
     if (!at) return out_of_memory(err);
     TS_ASSERT(p->n_step < l->cap_step);
     bool edge = i->kind == TS_CODE_BEGIN || i->kind == TS_CODE_END;
-    *s = (ts_cpu_step){.kind = i->kind, .node = i->node, .kernel = i->kernel, .n_in = n_in, .n_out = n_out, .at = at,
-                       .bytes = n_out ? out[0].bytes : 0, .dtype = i->dtype, .loop = i->loop,
+    *s = (ts_cpu_step){.kind = i->kind,
+                       .node = i->node,
+                       .kernel = i->kernel,
+                       .n_in = n_in,
+                       .n_out = n_out,
+                       .at = at,
+                       .bytes = n_out ? out[0].bytes : 0,
+                       .dtype = i->dtype,
+                       .loop = i->loop,
                        .depth = i->loop < 0 ? 0 : l->code.loop[i->loop].depth + !edge};
     for (int k = 0; k < n_in; k++) at[k] = address(l, &in[k].ref);
     for (int k = 0; k < n_out; k++) at[n_in + k] = address(l, &out[k].ref);
@@ -201,7 +212,9 @@ static ts_status add_step(linker *l, const ts_code_instr *i, const ts_code_arg *
     double n = trips(&l->code, i->loop);
     p->calls += n;
     p->flops += n * i->prepared.flops;
-    p->bytes += n * (i->kind == TS_CODE_KERNEL ? i->prepared.bytes : (double)s->bytes * (n_in + n_out + (i->kind == TS_CODE_ADD)));
+    p->bytes += n * (i->kind == TS_CODE_KERNEL
+                         ? i->prepared.bytes
+                         : (double)s->bytes * (n_in + n_out + (i->kind == TS_CODE_ADD)));
     p->n_step++;
     return TS_OK;
 }
@@ -217,7 +230,9 @@ static ts_status add_instr(linker *l, ts_code_instr *i, ts_error *err)
         if (needless(&l->code, &i->in[0], &i->out[0])) return TS_OK;
         return add_step(l, i, i->in, 1, i->out, 1, err);
     case TS_CODE_ADD: return i->out[0].bytes ? add_step(l, i, i->in, 1, i->out, 1, err) : TS_OK;
-    case TS_CODE_BEGIN: p->loop[i->loop].begin = p->n_step; return add_step(l, i, NULL, 0, NULL, 0, err);
+    case TS_CODE_BEGIN:
+        p->loop[i->loop].begin = p->n_step;
+        return add_step(l, i, NULL, 0, NULL, 0, err);
     case TS_CODE_END: return add_step(l, i, NULL, 0, NULL, 0, err);
     case TS_CODE_KERNEL: break;
     }
@@ -231,13 +246,15 @@ static ts_status add_steps(linker *l, ts_error *err)
 {
     ts_code *c = &l->code;
     ts_cpu_program *p = l->program;
-    for (int k = 0; k < c->n_instr; k++) l->cap_step += c->instr[k]->kind == TS_CODE_COPY ? c->instr[k]->n_in : 1;
+    for (int k = 0; k < c->n_instr; k++)
+        l->cap_step += c->instr[k]->kind == TS_CODE_COPY ? c->instr[k]->n_in : 1;
     p->step = ts_arena_alloc(p->storage, (size_t)(l->cap_step + 1) * sizeof *p->step);
     p->loop = ts_arena_alloc(p->storage, (size_t)(c->n_loop + 1) * sizeof *p->loop);
     if (!p->step || !p->loop) return out_of_memory(err);
     p->n_loop = c->n_loop;
     for (int k = 0; k < c->n_loop; k++)
-        p->loop[k] = (ts_cpu_loop){.n = c->loop[k].n, .reverse = c->loop[k].reverse, .depth = c->loop[k].depth};
+        p->loop[k] = (ts_cpu_loop){
+            .n = c->loop[k].n, .reverse = c->loop[k].reverse, .depth = c->loop[k].depth};
     for (int k = 0; k < c->n_instr; k++) TS_TRY(add_instr(l, c->instr[k], err));
     int end = p->n_step;
     for (int k = p->n_step - 1; k >= 0; k--) {
@@ -258,7 +275,8 @@ static ts_status link_code(linker *l, ts_error *err)
     return add_steps(l, err);
 }
 
-ts_status ts__cpu_program_new(const ts_graph *g, ts_isa isa, int threads, bool share, ts_cpu_program **out, ts_error *err)
+ts_status ts__cpu_program_new(const ts_graph *g, ts_isa isa, int threads, bool share,
+                              ts_cpu_program **out, ts_error *err)
 {
     linker l = {.code = {.isa = isa, .threads = threads, .share = share}};
     ts_status status = TS_OK;
@@ -274,8 +292,10 @@ ts_status ts__cpu_program_new(const ts_graph *g, ts_isa isa, int threads, bool s
     ts_free(l.plan);
     ts_free(l.range);
     ts_free(l.constant_offset);
-    if (status == TS_OK) *out = l.program;
-    else ts__cpu_program_free(l.program);
+    if (status == TS_OK)
+        *out = l.program;
+    else
+        ts__cpu_program_free(l.program);
     return status;
 }
 
@@ -283,7 +303,8 @@ void ts__cpu_program_free(ts_cpu_program *p)
 {
     if (!p) return;
     for (int k = 0; k < p->n_step; k++)
-        if (p->step[k].state && p->step[k].kernel->release) p->step[k].kernel->release(p->step[k].state);
+        if (p->step[k].state && p->step[k].kernel->release)
+            p->step[k].kernel->release(p->step[k].state);
     ts__cpu_memory_free(&p->constants);
     ts_arena_free(p->storage);
     ts_free(p);

@@ -11,12 +11,14 @@ static const size_t huge_page = (size_t)2 << 20;
 
 static void *map_aligned(size_t bytes)
 {
-    unsigned char *p = mmap(NULL, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *p =
+        mmap(NULL, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
     size_t head = (huge_page - (uintptr_t)p % huge_page) % huge_page;
     if (head) munmap(p, head);
     munmap(p + head + bytes, huge_page - head);
-    madvise(p + head, bytes, MADV_HUGEPAGE);          /* a hint: kernels without it refuse, and nothing is lost */
+    madvise(p + head, bytes,
+            MADV_HUGEPAGE); /* a hint: kernels without it refuse, and nothing is lost */
     return p + head;
 }
 
@@ -31,14 +33,17 @@ ts_status ts__cpu_memory_new(size_t bytes, const char *what, ts_cpu_memory *out,
     }
     if (out->data) return TS_OK;
     *out = (ts_cpu_memory){0};
-    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                    "out of memory: %.1f MiB for %s could not be had; a smaller batch or sequence needs less",
-                    (double)bytes / (1 << 20), what);
+    return TS_ERROR(
+        err, TS_RESOURCE_EXHAUSTED,
+        "out of memory: %.1f MiB for %s could not be had; a smaller batch or sequence needs less",
+        (double)bytes / (1 << 20), what);
 }
 
 void ts__cpu_memory_free(ts_cpu_memory *m)
 {
-    if (m->mapped) munmap(m->data, m->mapped);
-    else ts_free(m->data);
+    if (m->mapped)
+        munmap(m->data, m->mapped);
+    else
+        ts_free(m->data);
     *m = (ts_cpu_memory){0};
 }

@@ -6,12 +6,12 @@
  */
 #include "cpu/program.h"
 
-enum { PARALLEL_BYTES = 1 << 20 };       /* below this one thread moves bytes faster than a team */
+enum { PARALLEL_BYTES = 1 << 20 }; /* below this one thread moves bytes faster than a team */
 
 typedef struct runner {
     const ts_cpu_program *p;
-    int64_t trip[TS_CPU_MAX_LOOPS];      /* iterations done, by depth */
-    int64_t index[TS_CPU_MAX_LOOPS];     /* this iteration's index, counting down when reversed */
+    int64_t trip[TS_CPU_MAX_LOOPS];  /* iterations done, by depth */
+    int64_t index[TS_CPU_MAX_LOOPS]; /* this iteration's index, counting down when reversed */
     ts_cpu_timeline *timeline;
 } runner;
 
@@ -40,18 +40,18 @@ static void move_bytes(void *to, const void *from, size_t bytes, int threads)
 }
 
 /* sum [n] += x [n]. The inner loops have a fixed length so that -O2 turns them into vectors. */
-#define ADD_BLOCKS(type, add)                                                                        \
-    do {                                                                                             \
-        type *restrict s = sum;                                                                      \
-        const type *restrict v = x;                                                                  \
-        int64_t blocks = n / ADD_BLOCK;                                                              \
-        _Pragma("omp parallel for num_threads(threads) if (wide) schedule(static)")                  \
-        for (int64_t k = 0; k < blocks; k++)                                                         \
-            for (int i = 0; i < ADD_BLOCK; i++) add(s[k * ADD_BLOCK + i], v[k * ADD_BLOCK + i]);     \
-        for (int64_t i = blocks * ADD_BLOCK; i < n; i++) add(s[i], v[i]);                            \
+#define ADD_BLOCKS(type, add)                                                                      \
+    do {                                                                                           \
+        type *restrict s = sum;                                                                    \
+        const type *restrict v = x;                                                                \
+        int64_t blocks = n / ADD_BLOCK;                                                            \
+        _Pragma("omp parallel for num_threads(threads) if (wide) schedule(static)") for (          \
+            int64_t k = 0; k < blocks; k++) for (int i = 0; i < ADD_BLOCK; i++)                    \
+            add(s[k * ADD_BLOCK + i], v[k * ADD_BLOCK + i]);                                       \
+        for (int64_t i = blocks * ADD_BLOCK; i < n; i++) add(s[i], v[i]);                          \
     } while (0)
 #define ADD_PLAIN(s, v) ((s) += (v))
-#define ADD_BF16(s, v) ((s) = ts_bf16_from_f32(ts_bf16_to_f32(s) + ts_bf16_to_f32(v)))
+#define ADD_BF16(s, v)  ((s) = ts_bf16_from_f32(ts_bf16_to_f32(s) + ts_bf16_to_f32(v)))
 
 /* Integers wrap; the shape rule refuses pred. */
 static void add_into(void *sum, const void *x, size_t bytes, ts_dtype dtype, int threads)
@@ -59,9 +59,12 @@ static void add_into(void *sum, const void *x, size_t bytes, ts_dtype dtype, int
     enum { ADD_BLOCK = 16 };
     int64_t n = (int64_t)(bytes / ts_dtype_bytes(dtype));
     bool wide = bytes >= PARALLEL_BYTES && threads > 1;
-    if (dtype == TS_F32) ADD_BLOCKS(float, ADD_PLAIN);
-    else if (dtype == TS_BF16) ADD_BLOCKS(uint16_t, ADD_BF16);
-    else ADD_BLOCKS(uint32_t, ADD_PLAIN);
+    if (dtype == TS_F32)
+        ADD_BLOCKS(float, ADD_PLAIN);
+    else if (dtype == TS_BF16)
+        ADD_BLOCKS(uint16_t, ADD_BF16);
+    else
+        ADD_BLOCKS(uint32_t, ADD_PLAIN);
 }
 
 static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
@@ -71,14 +74,16 @@ static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
     for (int k = 0; k < n; k++) d->pointer[k] = resolve(r, d, &s->at[k], s->depth);
     switch (s->kind) {
     case TS_CODE_KERNEL:
-        s->kernel->run(&(ts_cpu_call){s->node, d->pointer, d->pointer + s->n_in, resolve(r, d, &s->at[n], s->depth), s->state,
-                                      p->threads});
+        s->kernel->run(&(ts_cpu_call){s->node, d->pointer, d->pointer + s->n_in,
+                                      resolve(r, d, &s->at[n], s->depth), s->state, p->threads});
         return;
     case TS_CODE_COPY:
     case TS_CODE_STACK: move_bytes(d->pointer[1], d->pointer[0], s->bytes, p->threads); return;
     case TS_CODE_ADD:
-        if (r->trip[s->depth - 1] == 0) move_bytes(d->pointer[1], d->pointer[0], s->bytes, p->threads);
-        else add_into(d->pointer[1], d->pointer[0], s->bytes, s->dtype, p->threads);
+        if (r->trip[s->depth - 1] == 0)
+            move_bytes(d->pointer[1], d->pointer[0], s->bytes, p->threads);
+        else
+            add_into(d->pointer[1], d->pointer[0], s->bytes, s->dtype, p->threads);
         return;
     case TS_CODE_BEGIN:
     case TS_CODE_END: return;
@@ -91,7 +96,8 @@ static void run_timed(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
     double start = ts_clock_seconds();
     run_step(r, d, s);
     if (t->n == t->max) return;
-    t->event[t->n++] = (ts_profile_event){.node = s->node, .start_seconds = start - t->origin,
+    t->event[t->n++] = (ts_profile_event){.node = s->node,
+                                          .start_seconds = start - t->origin,
                                           .seconds = ts_clock_seconds() - start,
                                           .iteration = s->depth ? r->index[s->depth - 1] : 0};
 }
@@ -107,7 +113,8 @@ static int loop_edge(runner *r, int at)
     return s->kind == TS_CODE_END && r->trip[d] < l->n ? l->begin + 1 : at + 1;
 }
 
-void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices, ts_cpu_timeline *timeline)
+void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices,
+                 ts_cpu_timeline *timeline)
 {
     runner r = {.p = p, .timeline = timeline};
     for (int at = 0; at < p->n_step;) {
@@ -118,8 +125,10 @@ void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices, 
         }
         for (int d = 0; d < n_devices; d++)
             for (int k = at; k < end; k++) {
-                if (timeline) run_timed(&r, &device[d], &p->step[k]);
-                else run_step(&r, &device[d], &p->step[k]);
+                if (timeline)
+                    run_timed(&r, &device[d], &p->step[k]);
+                else
+                    run_step(&r, &device[d], &p->step[k]);
             }
         at = end;
     }

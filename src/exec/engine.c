@@ -22,9 +22,11 @@ ts_status ts_engine_open(const ts_engine_options *o, ts_engine **out, ts_error *
     for (size_t i = 0; i < N_ENGINES; i++)
         if (strcmp(engines[i]->name, name) == 0) return engines[i]->open(o, out, err);
     ts_string known = ts_string_new(1000);
-    for (size_t i = 0; i < N_ENGINES; i++) ts_string_printf(&known, "%s%s", i ? ", " : "", engines[i]->name);
-    ts_status status = TS_ERROR(err, TS_UNAVAILABLE, "there is no engine named \"%s\"; this build has: %s", name,
-                                known.data ? known.data : "cpu");
+    for (size_t i = 0; i < N_ENGINES; i++)
+        ts_string_printf(&known, "%s%s", i ? ", " : "", engines[i]->name);
+    ts_status status =
+        TS_ERROR(err, TS_UNAVAILABLE, "there is no engine named \"%s\"; this build has: %s", name,
+                 known.data ? known.data : "cpu");
     ts_string_free(&known);
     return status;
 }

@@ -17,11 +17,15 @@ bool ts_plan_overlap(const ts_plan_block *a, const ts_plan_block *b)
 {
     for (int i = 0; i < a->n_range; i++)
         for (int j = 0; j < b->n_range; j++)
-            if (a->range[i].first <= b->range[j].last && b->range[j].first <= a->range[i].last) return true;
+            if (a->range[i].first <= b->range[j].last && b->range[j].first <= a->range[i].last)
+                return true;
     return false;
 }
 
-typedef struct size_order { size_t bytes; int index; } size_order;
+typedef struct size_order {
+    size_t bytes;
+    int index;
+} size_order;
 
 static int larger_first(const void *pa, const void *pb)
 {
@@ -31,7 +35,8 @@ static int larger_first(const void *pa, const void *pb)
 }
 
 /* placed[n] is sorted by offset. Finds the tightest gap for block x; false on overflow. */
-static bool find_offset(const ts_plan_block *block, const int *placed, int n, ts_plan_block *x, size_t align)
+static bool find_offset(const ts_plan_block *block, const int *placed, int n, ts_plan_block *x,
+                        size_t align)
 {
     size_t edge = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
     for (int k = 0; k < n; k++) {
@@ -66,7 +71,8 @@ static bool assign_apart(ts_plan_block *block, int n, size_t align, size_t *tota
     size_t end = 0;
     for (int i = 0; i < n; i++) {
         block[i].offset = end;
-        if (ts_add_size(end, block[i].bytes, &end) || end > (size_t)PTRDIFF_MAX - align) return false;
+        if (ts_add_size(end, block[i].bytes, &end) || end > (size_t)PTRDIFF_MAX - align)
+            return false;
         end = ts_round_up(end, align);
     }
     *total = end;
@@ -75,11 +81,12 @@ static bool assign_apart(ts_plan_block *block, int n, size_t align, size_t *tota
 
 static ts_status too_large(ts_error *err)
 {
-    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "the temporary memory of the program exceeds %zu bytes",
-                    (size_t)PTRDIFF_MAX);
+    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                    "the temporary memory of the program exceeds %zu bytes", (size_t)PTRDIFF_MAX);
 }
 
-ts_status ts_plan_assign(ts_plan_block *block, int n, size_t align, bool share, size_t *total, ts_error *err)
+ts_status ts_plan_assign(ts_plan_block *block, int n, size_t align, bool share, size_t *total,
+                         ts_error *err)
 {
     TS_ASSERT(align > 0 && n >= 0);
     *total = 0;

@@ -5,7 +5,10 @@
 
 #include <stdlib.h>
 
-#define D(n) {NULL, (n)}
+#define D(n)                                                                                       \
+    {                                                                                              \
+        NULL, (n)                                                                                  \
+    }
 
 static ts_engine *engine;
 
@@ -29,7 +32,8 @@ static void check_floats(const help_run *r, int k, const float *want, int n)
     for (int i = 0; i < n; i++) {
         float got = ((const float *)r->out[k])[i];
         if (memcmp(&got, &want[i], sizeof got) != 0)
-            fail_msg("output %d [%d] is %g, expected %g\n%s", k, i, (double)got, (double)want[i], r->plan.data);
+            fail_msg("output %d [%d] is %g, expected %g\n%s", k, i, (double)got, (double)want[i],
+                     r->plan.data);
     }
 }
 
@@ -84,7 +88,8 @@ static void carries_swap(void **unused)
 static void sums(bool reverse)
 {
     ts_builder *b = ts_builder_new("sums");
-    ts_value *xs = ts_input(b, "xs", TS_F32, TS_DIMS(D(4), D(2))), *zero = ts_constant(b, 0, TS_F32, TS_DIMS(D(2)));
+    ts_value *xs = ts_input(b, "xs", TS_F32, TS_DIMS(D(4), D(2))),
+             *zero = ts_constant(b, 0, TS_F32, TS_DIMS(D(2)));
     ts_value *arg, *x, *out[4];
     ts_repeat *r = ts_repeat_begin(b, 4, reverse, &zero, 1, &xs, 1, &arg, &x);
     ts_value *next = ts_add(b, arg, x);
@@ -118,7 +123,8 @@ static void stack_is_direct(void **unused)
 {
     (void)unused;
     ts_builder *b = ts_builder_new("direct");
-    ts_value *xs = ts_input(b, "xs", TS_F32, TS_DIMS(D(3), D(5))), *carry = ts_input(b, "c", TS_F32, TS_DIMS(D(5)));
+    ts_value *xs = ts_input(b, "xs", TS_F32, TS_DIMS(D(3), D(5))),
+             *carry = ts_input(b, "c", TS_F32, TS_DIMS(D(5)));
     ts_value *arg, *x, *out[2];
     ts_repeat *r = ts_repeat_begin(b, 3, false, &carry, 1, &xs, 1, &arg, &x);
     ts_value *y = ts_neg(b, ts_add(b, x, arg)), *next = ts_mul(b, arg, x);
@@ -136,7 +142,8 @@ static void nested(void **unused)
 {
     (void)unused;
     ts_builder *b = ts_builder_new("nested");
-    ts_value *zero = ts_scalar(b, 0, TS_F32), *one = ts_scalar(b, 1, TS_F32), *i, *j, *k, *out[3], *mid[2], *low[1];
+    ts_value *zero = ts_scalar(b, 0, TS_F32), *one = ts_scalar(b, 1, TS_F32), *i, *j, *k, *out[3],
+             *mid[2], *low[1];
     ts_repeat *r1 = ts_repeat_begin(b, 3, false, &zero, 1, NULL, 0, &i, NULL);
     ts_repeat *r2 = ts_repeat_begin(b, 2, false, &zero, 1, NULL, 0, &j, NULL);
     ts_repeat *r3 = ts_repeat_begin(b, 4, false, &j, 1, NULL, 0, &k, NULL);
@@ -159,7 +166,8 @@ static void odd_yields(void **unused)
 {
     (void)unused;
     ts_builder *b = ts_builder_new("odd");
-    ts_value *xs = ts_input(b, "xs", TS_F32, TS_DIMS(D(3), D(2))), *k = ts_input(b, "k", TS_F32, TS_DIMS(D(2)));
+    ts_value *xs = ts_input(b, "xs", TS_F32, TS_DIMS(D(3), D(2))),
+             *k = ts_input(b, "k", TS_F32, TS_DIMS(D(2)));
     ts_value *carry[4] = {k, k, k, k}, *arg[4], *x, *out[9];
     ts_repeat *r = ts_repeat_begin(b, 3, false, carry, 4, &xs, 1, arg, &x);
     ts_value *sum = ts_add(b, arg[0], x), *next[4] = {sum, sum, x, k};
@@ -200,7 +208,8 @@ static void donation_read_later(void **unused)
 {
     (void)unused;
     ts_builder *b = ts_builder_new("late");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(3))), *y = ts_add(b, x, ts_scalar(b, 1, TS_F32));
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(3))),
+             *y = ts_add(b, x, ts_scalar(b, 1, TS_F32));
     ts_output(b, "y", y, x);
     ts_output(b, "z", ts_mul(b, y, x), NULL);
     ts_output(b, "w", x, NULL);
@@ -215,7 +224,8 @@ static void donation_swapped(void **unused)
 {
     (void)unused;
     ts_builder *b = ts_builder_new("swapped");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(2))), *y = ts_input(b, "y", TS_F32, TS_DIMS(D(2)));
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(2))),
+             *y = ts_input(b, "y", TS_F32, TS_DIMS(D(2)));
     ts_output(b, "a", y, x);
     ts_output(b, "b", x, y);
     ts_output(b, "c", ts_add(b, x, y), NULL);
@@ -249,8 +259,10 @@ static void views_cost_nothing(void **unused)
     (void)unused;
     ts_builder *b = ts_builder_new("views");
     ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(4), D(3)));
-    ts_value *rows = ts_slice(b, x, 0, 1, 3), *flat = ts_reshape(b, rows, TS_DIMS(D(1), D(6), D(1)));
-    ts_value *turned = ts_transpose(b, flat, TS_INTS(2, 0, 1)), *part = ts_slice(b, turned, 2, 2, 5), *same;
+    ts_value *rows = ts_slice(b, x, 0, 1, 3),
+             *flat = ts_reshape(b, rows, TS_DIMS(D(1), D(6), D(1)));
+    ts_value *turned = ts_transpose(b, flat, TS_INTS(2, 0, 1)),
+             *part = ts_slice(b, turned, 2, 2, 5), *same;
     ts_barrier(b, &part, 1, &same);
     ts_output(b, "y", ts_neg(b, same), NULL);
     const float data[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
@@ -261,6 +273,56 @@ static void views_cost_nothing(void **unused)
     help_run_free(&e);
 }
 
+/* Sums of every dtype, lengths that are no multiple of a vector, one trip, and moves large enough for
+ * several threads: s ← Σ x (n times), a and b swapped. */
+static void moves_and_sums(int64_t n, int64_t size)
+{
+    const ts_dtype dtypes[3] = {TS_F32, TS_BF16, TS_I32};
+    ts_builder *b = ts_builder_new("moves");
+    ts_value *x[3], *carry[2], *arg[2], *out[5];
+    for (int k = 0; k < 3; k++)
+        x[k] = ts_input(b, (char[]){(char)('x' + k), 0}, dtypes[k], TS_DIMS(D(size)));
+    carry[0] = ts_neg(b, x[0]);
+    carry[1] = ts_abs(b, x[0]);
+    ts_repeat *r = ts_repeat_begin(b, n, false, carry, 2, NULL, 0, arg, NULL);
+    ts_value *next[2] = {arg[1], arg[0]};
+    ts_repeat_end(b, r, next, x, (const bool[]){true, true, true}, 3, out);
+    for (int k = 0; k < 5; k++) ts_output(b, (char[]){(char)('a' + k), 0}, out[k], NULL);
+    help_run e = run(b, NULL);
+    float *f = ts_alloc((size_t)size * 4);
+    uint16_t *h = ts_alloc((size_t)size * 2);
+    int32_t *w = ts_alloc((size_t)size * 4);
+    ts_type t = ts_type_make(TS_F32, TS_DIMS(D(size)));
+    help_fill(f, &t, 1); /* run's seed, then one more an input */
+    t.dtype = TS_BF16;
+    help_fill(h, &t, 2);
+    t.dtype = TS_I32;
+    help_fill(w, &t, 3);
+    for (int64_t i = 0; i < size; i++) {
+        float a = n % 2 ? (f[i] < 0 ? -f[i] : f[i]) : -f[i], sum = 0;
+        uint16_t half = h[i];
+        for (int64_t k = 0; k < n; k++) sum += f[i];
+        for (int64_t k = 1; k < n; k++)
+            half = ts_bf16_from_f32(ts_bf16_to_f32(half) + ts_bf16_to_f32(h[i]));
+        if (((float *)e.out[0])[i] != a || ((float *)e.out[2])[i] != sum ||
+            ((uint16_t *)e.out[3])[i] != half || ((int32_t *)e.out[4])[i] != (int32_t)n * w[i])
+            fail_msg("element %lld after %lld trips", (long long)i, (long long)n);
+    }
+    ts_free(f);
+    ts_free(h);
+    ts_free(w);
+    help_run_free(&e);
+}
+
+static void large_moves_and_sums(void **unused)
+{
+    (void)unused;
+    for (int64_t n = 1; n <= 3; n++) {
+        moves_and_sums(n, 37);
+        moves_and_sums(n, 700001);
+    }
+}
+
 /* One operand in place while another lies in the same memory elsewhere. */
 static void in_place_hazards(void **unused)
 {
@@ -269,7 +331,7 @@ static void in_place_hazards(void **unused)
     ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(4)));
     ts_value *t = ts_neg(b, x), *twice = ts_add(b, t, t);
     ts_value *u = ts_abs(b, x), *head = ts_reshape(b, ts_slice(b, u, 0, 0, 1), TS_SCALAR);
-    ts_value *scaled = ts_mul(b, u, head);                      /* the scalar is u's first element */
+    ts_value *scaled = ts_mul(b, u, head); /* the scalar is u's first element */
     ts_output(b, "twice", twice, NULL);
     ts_output(b, "scaled", scaled, NULL);
     help_run e = run(b, (const void *const[]){(float[]){2, -1, -3, 4}});
@@ -287,7 +349,8 @@ static void overlapping_views(void **unused)
     static float data[N], want[N - 1];
     ts_builder *b = ts_builder_new("overlap");
     ts_value *w = ts_neg(b, ts_input(b, "x", TS_F32, TS_DIMS(D(N))));
-    ts_output(b, "y", ts_neg(b, ts_add(b, ts_slice(b, w, 0, 1, N), ts_slice(b, w, 0, 0, N - 1))), NULL);
+    ts_output(b, "y", ts_neg(b, ts_add(b, ts_slice(b, w, 0, 1, N), ts_slice(b, w, 0, 0, N - 1))),
+              NULL);
     for (int k = 0; k < N; k++) data[k] = (float)(k * k % 1000);
     for (int k = 0; k < N - 1; k++) want[k] = data[k] + data[k + 1];
     help_run e = run(b, (const void *const[]){data});
@@ -355,7 +418,8 @@ static void bad_buffers(void **unused)
 {
     (void)unused;
     ts_builder *b = ts_builder_new("buffers");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(2))), *y = ts_input(b, "y", TS_F32, TS_DIMS(D(2)));
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(2))),
+             *y = ts_input(b, "y", TS_F32, TS_DIMS(D(2)));
     ts_output(b, "a", ts_add(b, x, y), x);
     ts_output(b, "b", ts_mul(b, x, y), NULL);
     ts_graph *g = help_finish(b);
@@ -368,10 +432,12 @@ static void bad_buffers(void **unused)
     assert_int_equal(ts_buffer_new(engine, 0, ts_type_of(x), &w, NULL), TS_OK);
     assert_int_equal(ts_buffer_new(engine, 0, &three, &odd, NULL), TS_OK);
     assert_int_equal(ts_buffer_new(engine, 1, &three, &(ts_buffer *){NULL}, NULL), TS_OUT_OF_RANGE);
-    ts_buffer *bad[][4] = {{odd, v, odd, w}, {u, NULL, u, w}, {u, v, w, w}, {u, v, u, v}, {u, v, u, u}, {u, u, u, w}};
+    ts_buffer *bad[][4] = {{odd, v, odd, w}, {u, NULL, u, w}, {u, v, w, w},
+                           {u, v, u, v},     {u, v, u, u},    {u, u, u, w}};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         ts_error err = {0};
-        if (ts_execute(e, bad[k], bad[k] + 2, &err) != TS_INVALID_ARGUMENT) fail_msg("case %zu was accepted", k);
+        if (ts_execute(e, bad[k], bad[k] + 2, &err) != TS_INVALID_ARGUMENT)
+            fail_msg("case %zu was accepted", k);
         assert_int_equal(ts_wait(e, NULL), TS_INVALID_ARGUMENT);
         assert_true(strlen(err.msg) > 10);
     }
@@ -392,7 +458,8 @@ static void bad_buffers(void **unused)
 static ts_graph *loop_graph(void)
 {
     ts_builder *b = ts_builder_new("loop");
-    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(4), D(4))), *w = ts_input(b, "w", TS_F32, TS_DIMS(D(3), D(4), D(4)));
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(D(4), D(4))),
+             *w = ts_input(b, "w", TS_F32, TS_DIMS(D(3), D(4), D(4)));
     ts_value *arg, *wi, *out[3];
     ts_repeat *r = ts_repeat_begin(b, 3, false, &x, 1, &w, 1, &arg, &wi);
     ts_dot_dims dims = {.n_contract = 1, .x_contract = {1}, .y_contract = {0}};
@@ -409,8 +476,10 @@ static void timeline(void **unused)
     ts_executable *e;
     ts_buffer *in[2], *out[3];
     assert_int_equal(ts_compile(engine, g, &e, NULL), TS_OK);
-    for (int k = 0; k < 2; k++) assert_int_equal(ts_buffer_new(engine, 0, &g->top->arg[k]->type, &in[k], NULL), TS_OK);
-    for (int k = 0; k < 3; k++) assert_int_equal(ts_buffer_new(engine, 0, &g->top->result[k]->type, &out[k], NULL), TS_OK);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(ts_buffer_new(engine, 0, &g->top->arg[k]->type, &in[k], NULL), TS_OK);
+    for (int k = 0; k < 3; k++)
+        assert_int_equal(ts_buffer_new(engine, 0, &g->top->result[k]->type, &out[k], NULL), TS_OK);
     e->vtable->profile_next(e);
     assert_int_equal(ts_execute(e, in, out, NULL), TS_OK);
     ts_profile_event event[100];
@@ -418,7 +487,8 @@ static void timeline(void **unused)
     assert_true(n > 6 && n < 100);
     for (size_t k = 0; k < n; k++) {
         if (k) assert_true(event[k].start_seconds >= event[k - 1].start_seconds);
-        if (event[k].node && event[k].node->op == TS_OP_dot) assert_int_equal(event[k].iteration, dots++);
+        if (event[k].node && event[k].node->op == TS_OP_dot)
+            assert_int_equal(event[k].iteration, dots++);
     }
     assert_int_equal(dots, 3);
     assert_int_equal(ts_execute(e, in, out, NULL), TS_OK);
@@ -457,13 +527,26 @@ static void memory_out(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fibonacci), cmocka_unit_test(carries_swap), cmocka_unit_test(prefix_sums),
-        cmocka_unit_test(stack_is_direct), cmocka_unit_test(nested), cmocka_unit_test(odd_yields),
-        cmocka_unit_test(donation_in_place), cmocka_unit_test(donation_read_later), cmocka_unit_test(donation_swapped),
-        cmocka_unit_test(donation_through_loop), cmocka_unit_test(views_cost_nothing), cmocka_unit_test(in_place_hazards),
+        cmocka_unit_test(fibonacci),
+        cmocka_unit_test(carries_swap),
+        cmocka_unit_test(prefix_sums),
+        cmocka_unit_test(stack_is_direct),
+        cmocka_unit_test(nested),
+        cmocka_unit_test(odd_yields),
+        cmocka_unit_test(donation_in_place),
+        cmocka_unit_test(donation_read_later),
+        cmocka_unit_test(donation_swapped),
+        cmocka_unit_test(donation_through_loop),
+        cmocka_unit_test(views_cost_nothing),
+        cmocka_unit_test(in_place_hazards),
         cmocka_unit_test(overlapping_views),
-        cmocka_unit_test(empty_tensors), cmocka_unit_test(constants_are_shared), cmocka_unit_test(bad_options),
-        cmocka_unit_test(bad_buffers), cmocka_unit_test(timeline), cmocka_unit_test(memory_out),
+        cmocka_unit_test(large_moves_and_sums),
+        cmocka_unit_test(empty_tensors),
+        cmocka_unit_test(constants_are_shared),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(bad_buffers),
+        cmocka_unit_test(timeline),
+        cmocka_unit_test(memory_out),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -18,8 +18,10 @@ static atomic_int counting, large, small;
 static void count(size_t bytes)
 {
     if (!atomic_load(&counting)) return;
-    if (bytes >= LARGE) atomic_fetch_add(&large, 1);
-    else atomic_fetch_add(&small, 1);
+    if (bytes >= LARGE)
+        atomic_fetch_add(&large, 1);
+    else
+        atomic_fetch_add(&small, 1);
 }
 
 #if defined(__has_feature)
@@ -33,9 +35,19 @@ static void count(size_t bytes)
 #ifdef TEST_ASAN
 int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
                                               void (*on_free)(const volatile void *));
-static void asan_malloc(const volatile void *p, size_t bytes) { (void)p; count(bytes); }
-static void asan_free(const volatile void *p) { (void)p; }
-static void install(void) { __sanitizer_install_malloc_and_free_hooks(asan_malloc, asan_free); }
+static void asan_malloc(const volatile void *p, size_t bytes)
+{
+    (void)p;
+    count(bytes);
+}
+static void asan_free(const volatile void *p)
+{
+    (void)p;
+}
+static void install(void)
+{
+    __sanitizer_install_malloc_and_free_hooks(asan_malloc, asan_free);
+}
 #else
 /* glibc's own entry points under names that stay reachable. */
 void *__libc_malloc(size_t);
@@ -43,12 +55,32 @@ void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 
-void *malloc(size_t n) { count(n); return __libc_malloc(n); }
-void *calloc(size_t n, size_t each) { count(n * each); return __libc_calloc(n, each); }
-void *realloc(void *p, size_t n) { count(n); return __libc_realloc(p, n); }
+void *malloc(size_t n)
+{
+    count(n);
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t each)
+{
+    count(n * each);
+    return __libc_calloc(n, each);
+}
+void *realloc(void *p, size_t n)
+{
+    count(n);
+    return __libc_realloc(p, n);
+}
 void *memalign(size_t align, size_t n);
-void *memalign(size_t align, size_t n) { count(n); return __libc_memalign(align, n); }
-void *aligned_alloc(size_t align, size_t n) { count(n); return __libc_memalign(align, n); }
+void *memalign(size_t align, size_t n)
+{
+    count(n);
+    return __libc_memalign(align, n);
+}
+void *aligned_alloc(size_t align, size_t n)
+{
+    count(n);
+    return __libc_memalign(align, n);
+}
 int posix_memalign(void **p, size_t align, size_t n)
 {
     count(n);
@@ -58,10 +90,13 @@ int posix_memalign(void **p, size_t align, size_t n)
 static void install(void) {}
 #endif
 
-#define D(n) {NULL, (n)}
+#define D(n)                                                                                       \
+    {                                                                                              \
+        NULL, (n)                                                                                  \
+    }
 enum { B = 2, S = 32, K = 2, G = 2, HEAD = 16, E = K * G * HEAD, F = 96, V = 50, LAYERS = 3 };
 
-static ts_value *matmul(ts_builder *b, ts_value *x, ts_value *w)       /* [T,I] · [O,I] → [T,O] */
+static ts_value *matmul(ts_builder *b, ts_value *x, ts_value *w) /* [T,I] · [O,I] → [T,O] */
 {
     ts_dot_dims d = {.n_contract = 1, .x_contract = {1}, .y_contract = {1}};
     return ts_dot(b, x, w, &d, TS_F32);
@@ -70,14 +105,19 @@ static ts_value *matmul(ts_builder *b, ts_value *x, ts_value *w)       /* [T,I] 
 /* One layer on x [B·S,E]: norm, attention, norm, gated MLP. w: qkvo [4,E,E], gate, up, down [3,F,E]. */
 static ts_value *layer(ts_builder *b, ts_value *x, ts_value *attn, ts_value *mlp)
 {
-    ts_value *one = ts_constant(b, 1, TS_F32, TS_DIMS(D(E))), *h = ts_rms_norm(b, x, one, 1e-5), *w[7];
-    for (int k = 0; k < 4; k++) w[k] = ts_reshape(b, ts_slice(b, attn, 0, k, k + 1), TS_DIMS(D(E), D(E)));
-    for (int k = 0; k < 3; k++) w[4 + k] = ts_reshape(b, ts_slice(b, mlp, 0, k, k + 1), TS_DIMS(D(F), D(E)));
+    ts_value *one = ts_constant(b, 1, TS_F32, TS_DIMS(D(E))), *h = ts_rms_norm(b, x, one, 1e-5),
+             *w[7];
+    for (int k = 0; k < 4; k++)
+        w[k] = ts_reshape(b, ts_slice(b, attn, 0, k, k + 1), TS_DIMS(D(E), D(E)));
+    for (int k = 0; k < 3; k++)
+        w[4 + k] = ts_reshape(b, ts_slice(b, mlp, 0, k, k + 1), TS_DIMS(D(F), D(E)));
     ts_value *q = ts_reshape(b, matmul(b, h, w[0]), TS_DIMS(D(B), D(S), D(K), D(G), D(HEAD)));
     ts_dot_dims half = {.n_contract = 1, .x_contract = {1}, .y_contract = {1}};
     ts_value *wk = ts_slice(b, w[1], 0, 0, K * HEAD), *wv = ts_slice(b, w[2], 0, 0, K * HEAD);
-    ts_value *k = ts_reshape(b, ts_dot(b, h, wk, &half, TS_F32), TS_DIMS(D(B), D(S), D(K), D(HEAD)));
-    ts_value *v = ts_reshape(b, ts_dot(b, h, wv, &half, TS_F32), TS_DIMS(D(B), D(S), D(K), D(HEAD)));
+    ts_value *k =
+        ts_reshape(b, ts_dot(b, h, wk, &half, TS_F32), TS_DIMS(D(B), D(S), D(K), D(HEAD)));
+    ts_value *v =
+        ts_reshape(b, ts_dot(b, h, wv, &half, TS_F32), TS_DIMS(D(B), D(S), D(K), D(HEAD)));
     ts_attention_options o = {.causal = true};
     ts_value *a = ts_reshape(b, ts_attention(b, q, k, v, NULL, &o, NULL), TS_DIMS(D(B * S), D(E)));
     x = ts_add(b, x, matmul(b, a, w[3]));
@@ -91,8 +131,10 @@ static ts_value *layer(ts_builder *b, ts_value *x, ts_value *attn, ts_value *mlp
 static ts_graph *step_graph(void)
 {
     ts_builder *b = ts_builder_new("step");
-    ts_value *ids = ts_input(b, "ids", TS_I32, TS_DIMS(D(B * S))), *table = ts_input(b, "table", TS_F32, TS_DIMS(D(V), D(E)));
-    ts_value *m = ts_input(b, "m", TS_F32, TS_DIMS(D(V), D(E))), *v = ts_input(b, "v", TS_F32, TS_DIMS(D(V), D(E)));
+    ts_value *ids = ts_input(b, "ids", TS_I32, TS_DIMS(D(B * S))),
+             *table = ts_input(b, "table", TS_F32, TS_DIMS(D(V), D(E)));
+    ts_value *m = ts_input(b, "m", TS_F32, TS_DIMS(D(V), D(E))),
+             *v = ts_input(b, "v", TS_F32, TS_DIMS(D(V), D(E)));
     ts_value *count_in = ts_input(b, "step", TS_I32, TS_SCALAR);
     ts_value *w[2] = {ts_input(b, "attn", TS_F32, TS_DIMS(D(LAYERS), D(4), D(E), D(E))),
                       ts_input(b, "mlp", TS_F32, TS_DIMS(D(LAYERS), D(3), D(F), D(E)))};
@@ -105,7 +147,8 @@ static ts_graph *step_graph(void)
     ts_value *finite = ts_is_finite(b, ts_reduce_sum(b, loss, TS_INTS(0)));
     ts_adamw_options o = {.b1 = 0.9, .b2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
     ts_value *step = ts_add(b, count_in, ts_scalar(b, 1, TS_I32));
-    ts_adamw(b, table, g, m, v, ts_scalar(b, 1e-3, TS_F32), step, ts_scalar(b, 1, TS_F32), finite, &o, new);
+    ts_adamw(b, table, g, m, v, ts_scalar(b, 1e-3, TS_F32), step, ts_scalar(b, 1, TS_F32), finite,
+             &o, new);
     ts_output(b, "loss", loss, NULL);
     ts_output(b, "saved", out[1], NULL);
     ts_output(b, "table", new[0], table);
@@ -124,7 +167,9 @@ static size_t resident_bytes(void)
     size_t n = fread(text, 1, sizeof text - 1, f);
     text[n] = 0;
     fclose(f);
-    return sscanf(text, "%lu %lu", &pages, &resident) == 2 ? resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
+    return sscanf(text, "%lu %lu", &pages, &resident) == 2
+               ? resident * (size_t)sysconf(_SC_PAGESIZE)
+               : 0;
 }
 
 static bool probe_is_counted(void)
@@ -154,7 +199,8 @@ static void steps_allocate_nothing(void **unused)
     }
     for (int k = 0; k < n_out; k++) {
         out[k] = g->output[k].replaces >= 0 ? in[g->output[k].replaces] : NULL;
-        if (!out[k]) assert_int_equal(ts_buffer_new(e, 0, &g->top->result[k]->type, &out[k], NULL), TS_OK);
+        if (!out[k])
+            assert_int_equal(ts_buffer_new(e, 0, &g->top->result[k]->type, &out[k], NULL), TS_OK);
     }
     for (int k = 0; k < WARM; k++) assert_int_equal(ts_execute(x, in, out, NULL), TS_OK);
     uint64_t ours = ts_alloc_count();
@@ -164,11 +210,12 @@ static void steps_allocate_nothing(void **unused)
         if (ts_execute(x, in, out, NULL) != TS_OK) fail();
     atomic_store(&counting, 0);
     size_t after = resident_bytes();
-    print_message("%s: %d small allocations an execute, %d large ones, resident %zu → %zu KiB\n", e->vtable->describe(e),
-                  atomic_load(&small) / EXECUTES, atomic_load(&large), before >> 10, after >> 10);
+    print_message("%s: %d small allocations an execute, %d large ones, resident %zu → %zu KiB\n",
+                  e->vtable->describe(e), atomic_load(&small) / EXECUTES, atomic_load(&large),
+                  before >> 10, after >> 10);
     assert_int_equal(ts_alloc_count(), ours);
     assert_int_equal(atomic_load(&large), 0);
-#ifndef TEST_ASAN                        /* its quarantine grows by the small ones */
+#ifndef TEST_ASAN /* its quarantine grows by the small ones */
     assert_true(after <= before + (128 << 10));
 #endif
     ts_executable_free(x);
@@ -183,13 +230,15 @@ static void hooks_work(void **unused)
 {
     (void)unused;
     if (probe_is_counted()) return;
-    print_message("SKIP: malloc is replaced by a checker, so allocations of other libraries cannot be counted\n");
+    print_message(
+        "SKIP: malloc is replaced by a checker, so allocations of other libraries cannot be counted\n");
     skip();
 }
 
 int main(void)
 {
     install();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hooks_work), cmocka_unit_test(steps_allocate_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(hooks_work),
+                                       cmocka_unit_test(steps_allocate_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,10 @@
 
 enum { ROWS = 4, COLUMNS = 300, POOL = 40, GRAPHS = 400 };
 
-#define D(n) {NULL, (n)}
+#define D(n)                                                                                       \
+    {                                                                                              \
+        NULL, (n)                                                                                  \
+    }
 #define SHAPE TS_DIMS(D(ROWS), D(COLUMNS))
 
 typedef struct maker {
@@ -37,8 +40,10 @@ static ts_value *any(maker *m)
 
 static void keep(maker *m, ts_value *v)
 {
-    if (m->n < POOL) m->pool[m->n++] = v;
-    else m->pool[pick(m, POOL)] = v;
+    if (m->n < POOL)
+        m->pool[m->n++] = v;
+    else
+        m->pool[pick(m, POOL)] = v;
 }
 
 static ts_value *elementwise(maker *m)
@@ -72,17 +77,24 @@ static ts_value *shapes(maker *m)
     ts_value *flat, *head, *tail;
     switch (pick(m, 9)) {
     case 0: return ts_reshape(b, ts_transpose(b, x, TS_INTS(1, 0)), SHAPE);
-    case 1: flat = ts_reshape(b, x, TS_DIMS(D(ROWS * COLUMNS))); return ts_reshape(b, ts_neg(b, flat), SHAPE);
-    case 2: return ts_broadcast(b, ts_reshape(b, rows(m, x), TS_DIMS(D(COLUMNS))), SHAPE, TS_INTS(1));
-    case 3: return ts_concat(b, (ts_value *[]){ts_slice(b, x, 0, 1, 3), ts_slice(b, y, 0, 0, 2)}, 2, 0);
-    case 4: return ts_concat(b, (ts_value *[]){ts_slice(b, x, 1, 2, COLUMNS), ts_slice(b, y, 1, 0, 2)}, 2, 1);
+    case 1:
+        flat = ts_reshape(b, x, TS_DIMS(D(ROWS * COLUMNS)));
+        return ts_reshape(b, ts_neg(b, flat), SHAPE);
+    case 2:
+        return ts_broadcast(b, ts_reshape(b, rows(m, x), TS_DIMS(D(COLUMNS))), SHAPE, TS_INTS(1));
+    case 3:
+        return ts_concat(b, (ts_value *[]){ts_slice(b, x, 0, 1, 3), ts_slice(b, y, 0, 0, 2)}, 2, 0);
+    case 4:
+        return ts_concat(b, (ts_value *[]){ts_slice(b, x, 1, 2, COLUMNS), ts_slice(b, y, 1, 0, 2)},
+                         2, 1);
     case 5: return ts_dynamic_update(b, x, rows(m, y), ts_scalar(b, pick(m, ROWS), TS_I32), 0);
     case 6: ts_barrier(b, (ts_value *[]){x, y}, 2, out); return ts_sub(b, out[0], out[1]);
-    case 7:                              /* overlapping views of one value */
+    case 7: /* overlapping views of one value */
         flat = ts_reshape(b, x, TS_DIMS(D(ROWS * COLUMNS)));
         head = ts_slice(b, flat, 0, 0, 2 * COLUMNS);
         tail = ts_slice(b, flat, 0, COLUMNS, 3 * COLUMNS);
-        return ts_reshape(b, ts_concat(b, (ts_value *[]){ts_add(b, tail, head), head}, 2, 0), SHAPE);
+        return ts_reshape(b, ts_concat(b, (ts_value *[]){ts_add(b, tail, head), head}, 2, 0),
+                          SHAPE);
     default: return ts_pad(b, ts_slice(b, x, 0, 1, 4), 0, 1, 0, 0.5);
     }
 }
@@ -93,7 +105,7 @@ static ts_value *products(maker *m)
     ts_value *x = any(m), *y = any(m), *s;
     ts_dot_dims d = {.n_contract = 1, .x_contract = {1}, .y_contract = {1}};
     switch (pick(m, 4)) {
-    case 0:                              /* tanh(tanh(x·yᵀ)·y) */
+    case 0: /* tanh(tanh(x·yᵀ)·y) */
         s = ts_tanh(b, ts_dot(b, x, y, &d, TS_F32));
         d.y_contract[0] = 0;
         return ts_tanh(b, ts_dot(b, s, y, &d, TS_F32));
@@ -117,7 +129,8 @@ static ts_value *loop(maker *m)
     for (int k = 0; k < n_carry; k++) carry[k] = any(m);
     if (n_xs) {
         ts_value *part[3];
-        for (int k = 0; k < n; k++) part[k] = ts_reshape(b, any(m), TS_DIMS(D(1), D(ROWS), D(COLUMNS)));
+        for (int k = 0; k < n; k++)
+            part[k] = ts_reshape(b, any(m), TS_DIMS(D(1), D(ROWS), D(COLUMNS)));
         xs = ts_concat(b, part, (int)n, 0);
     }
     ts_repeat *r = ts_repeat_begin(b, n, pick(m, 2), carry, n_carry, &xs, n_xs, arg, &x);
@@ -138,7 +151,8 @@ static ts_value *loop(maker *m)
         ts_value *v = out[n_carry + k];
         if (!accumulate[k]) {
             int at = pick(m, (int)n);
-            v = pick(m, 2) ? ts_reduce_sum(b, v, TS_INTS(0)) : ts_reshape(b, ts_slice(b, v, 0, at, at + 1), SHAPE);
+            v = pick(m, 2) ? ts_reduce_sum(b, v, TS_INTS(0))
+                           : ts_reshape(b, ts_slice(b, v, 0, at, at + 1), SHAPE);
         }
         keep(m, ts_tanh(b, v));
     }
@@ -149,7 +163,10 @@ static ts_value *loop(maker *m)
 static void step(maker *m)
 {
     int kind = pick(m, 12);
-    ts_value *v = kind < 6 ? elementwise(m) : kind < 9 ? shapes(m) : kind < 11 || m->depth == 3 ? products(m) : loop(m);
+    ts_value *v = kind < 6                     ? elementwise(m)
+                  : kind < 9                   ? shapes(m)
+                  : kind < 11 || m->depth == 3 ? products(m)
+                                               : loop(m);
     keep(m, v);
 }
 
@@ -179,7 +196,8 @@ static void shared_equals_plain(void **unused)
     size_t temporary[2] = {0, 0};
     for (int seed = 1; seed <= graphs; seed++) {
         ts_graph *g = random_graph((uint32_t)seed);
-        help_run r = help_compare(e, g, NULL, (uint32_t)seed), plain = help_execute(e, g, false, NULL, (uint32_t)seed);
+        help_run r = help_compare(e, g, NULL, (uint32_t)seed),
+                 plain = help_execute(e, g, false, NULL, (uint32_t)seed);
         temporary[0] += plain.stats.memory.temporary;
         temporary[1] += r.stats.memory.temporary;
         help_run_free(&r);
@@ -187,7 +205,8 @@ static void shared_equals_plain(void **unused)
         ts_graph_free(g);
     }
     ts_engine_close(e);
-    print_message("%d graphs, temporaries %zu bytes apart, %zu shared\n", graphs, temporary[0], temporary[1]);
+    print_message("%d graphs, temporaries %zu bytes apart, %zu shared\n", graphs, temporary[0],
+                  temporary[1]);
     assert_true(temporary[1] < temporary[0] / 2);
 }
 

@@ -18,17 +18,23 @@ static int choose_in_child(const char *argument, const char *variable, int want,
 {
     ts_isa isa = TS_ISAS;
     ts_error err = {0};
-    if (variable) setenv("TESSERA_ISA", variable, 1);
-    else unsetenv("TESSERA_ISA");
+    if (variable)
+        setenv("TESSERA_ISA", variable, 1);
+    else
+        unsetenv("TESSERA_ISA");
     ts_status status = ts_isa_choose(argument, &isa, &err);
     if (want < 0) {
         bool lists = strstr(err.msg, "ref") && strstr(err.msg, argument ? argument : variable);
         return status == TS_INVALID_ARGUMENT && lists ? 0 : 1;
     }
     if (status != TS_OK || (int)isa != want) return 2;
-    if (capped && want == TS_ISA_AVX2 && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx2) return 3;
-    if (capped && want == TS_ISA_AVX512 && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core) return 4;
-    if (capped && want == TS_ISA_AVX512_BF16 && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core_bf16) return 5;
+    if (capped && want == TS_ISA_AVX2 && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx2)
+        return 3;
+    if (capped && want == TS_ISA_AVX512 && dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core)
+        return 4;
+    if (capped && want == TS_ISA_AVX512_BF16 &&
+        dnnl_get_effective_cpu_isa() != dnnl_cpu_isa_avx512_core_bf16)
+        return 5;
     return 0;
 }
 
@@ -40,7 +46,8 @@ static void expect(const char *argument, const char *variable, int want, bool ca
     if (child == 0) _exit(choose_in_child(argument, variable, want, capped));
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fail_msg("isa=%s TESSERA_ISA=%s: child's status %d", argument ? argument : "-", variable ? variable : "-", status);
+        fail_msg("isa=%s TESSERA_ISA=%s: child's status %d", argument ? argument : "-",
+                 variable ? variable : "-", status);
 }
 
 static void choices(void **unused)
@@ -55,7 +62,7 @@ static void choices(void **unused)
         int want = k <= (int)best ? k : -1;
         expect(name, NULL, want, true);
         expect(NULL, name, want, true);
-        expect(name, "ref", want, true);        /* the argument counts */
+        expect(name, "ref", want, true); /* the argument counts */
     }
     expect("AVX2", NULL, -1, false);
     expect("sse", NULL, -1, false);
@@ -77,6 +84,7 @@ static void detection_agrees(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(choices), cmocka_unit_test(detection_agrees)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(choices),
+                                       cmocka_unit_test(detection_agrees)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,9 +31,12 @@ static void make_problem(problem *p)
     p->n = 1 + (int)next_random(MAX_BLOCKS);
     for (int i = 0; i < p->n; i++) {
         int n_range = 1 + (int)next_random(MAX_RANGES);
-        p->block[i] = (ts_plan_block){.bytes = next_random(5) ? 1 + next_random(2000) : 0, .range = p->range[i], .n_range = n_range};
+        p->block[i] = (ts_plan_block){.bytes = next_random(5) ? 1 + next_random(2000) : 0,
+                                      .range = p->range[i],
+                                      .n_range = n_range};
         for (int r = 0; r < n_range; r++) {
-            int first = (int)next_random(POSITIONS), last = first + (int)next_random((uint32_t)(POSITIONS - first));
+            int first = (int)next_random(POSITIONS),
+                last = first + (int)next_random((uint32_t)(POSITIONS - first));
             p->range[i][r] = (ts_plan_range){first, last};
             for (int t = first; t <= last; t++) p->needed[i][t] = true;
         }
@@ -143,7 +146,8 @@ static void memory_out_is_reported(void **unused)
         ts_plan_block block = {.bytes = 8, .range = &range, .n_range = 1};
         size_t total;
         ts_alloc_fail_at((uint64_t)nth);
-        assert_int_equal(ts_plan_assign(&block, 1, ALIGN, true, &total, NULL), TS_RESOURCE_EXHAUSTED);
+        assert_int_equal(ts_plan_assign(&block, 1, ALIGN, true, &total, NULL),
+                         TS_RESOURCE_EXHAUSTED);
     }
     ts_alloc_fail_at(0);
 }
@@ -151,9 +155,12 @@ static void memory_out_is_reported(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_blocks_never_collide), cmocka_unit_test(apart_shares_nothing),
-        cmocka_unit_test(chain_needs_two), cmocka_unit_test(hole_is_used),
-        cmocka_unit_test(overflow_is_refused), cmocka_unit_test(memory_out_is_reported),
+        cmocka_unit_test(random_blocks_never_collide),
+        cmocka_unit_test(apart_shares_nothing),
+        cmocka_unit_test(chain_needs_two),
+        cmocka_unit_test(hole_is_used),
+        cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(memory_out_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
