@@ -22,7 +22,7 @@ PKGS     := jansson yaml-0.1 libxxhash zlib libzstd libutf8proc
 PKG_CF   := $(shell pkg-config --cflags $(PKGS))
 PKG_LIBS := $(shell pkg-config --libs $(PKGS))
 CFLAGS  += -std=c11 -D_GNU_SOURCE $(WARN) $(WERROR) $(OPT) $(SAN) -fopenmp -fPIC -MMD -MP \
-           $(LINES) -Iinclude -Isrc -I$(BUILD) $(PKG_CF)
+           $(MODEL_LINES) -Iinclude -Isrc -I$(BUILD) $(PKG_CF)
 LDLIBS  := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(SAN)
 
@@ -74,6 +74,10 @@ $(BUILD)/tools/rdb_text: tools/rdb_text.c
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
 AVX512BF16 := $(AVX512) -mavx512bf16
+# Only model code records its lines in the graph (tessera.h).
+MODEL_LINES := -DTS_NO_LINES
+$(BUILD)/src/models/%.o: MODEL_LINES :=
+
 $(BUILD)/src/cpu/%_avx2.o: ISA := $(AVX2)
 $(BUILD)/src/cpu/%_avx512.o: ISA := $(AVX512)
 $(BUILD)/src/cpu/%_avx512_bf16.o: ISA := $(AVX512BF16)
