@@ -144,6 +144,7 @@ static double attend(const f64_call *c, const double *segments, int64_t row, dou
     const int64_t position = i + h.T - h.S, window = c->node->attr.attention.window;
     const double scale = c->node->attr.attention.scale, cap = c->node->attr.attention.softcap;
     double most = -INFINITY, sum = 0;
+    bool any = false;
     for (int64_t j = 0; j < h.T; j++) {
         double qk = 0;
         for (int64_t d = 0; d < h.D; d++)
@@ -153,11 +154,12 @@ static double attend(const f64_call *c, const double *segments, int64_t row, dou
         if (segments) seen = seen && segments[b * h.S + i] == segments[b * h.S + j];
         p[j] = seen ? soft(qk * scale, cap) : -INFINITY;
         slope[j] = scale * soft_slope(qk * scale, cap);
-        most = fmax(most, p[j]);
+        most = isnan(p[j]) || isnan(most) ? NAN : fmax(most, p[j]);
+        any = any || seen;
     }
     for (int64_t j = 0; j < h.T; j++) sum += p[j] == -INFINITY ? 0 : exp(p[j] - most);
     for (int64_t j = 0; j < h.T; j++) p[j] = p[j] == -INFINITY ? 0 : exp(p[j] - most) / sum;
-    return sum > 0 ? most + log(sum) : -INFINITY;
+    return any ? most + log(sum) : -INFINITY;
 }
 
 static void attention(const f64_call *c)
