@@ -20,6 +20,8 @@ static ts_status bind_inputs(ts_bound *b, ts_engine *e, ts_state *state, ts_erro
         TS_TRY(ts_buffer_new(e, 0, &top->arg[i]->type, &b->in[i], err));
         b->own_in[i] = true;
     }
+    for (int i = 0; state && i < b->graph->n_param; i++)  /* no model runs on zeros because of a name */
+        TS_ASSERT(!b->own_in[b->graph->param[i].value->index]);
     return TS_OK;
 }
 

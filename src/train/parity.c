@@ -2,7 +2,8 @@
  * losses of three AdamW steps.
  *
  * Bounds in f32: logits and hidden states 2e-5 and each gradient 2e-5 of the tensor's largest (at least 1 for
- * activations), loss 2e-6, step losses 1e-4. bf16 keeps 8 bits: every bound is 2⁻⁶ of the largest, losses 2e-2.
+ * activations), loss 2e-6, step losses 1e-4. bf16 keeps 8 bits, and errors add up over layers: activations 2⁻⁵ and
+ * gradients 2⁻⁴ of the largest (twice what two layers in bf16 show, ours or PyTorch's), losses 2e-2.
  * Parameters after the steps are reported only: where a gradient is nearly 0, AdamW divides noise by noise.
  */
 
@@ -54,8 +55,8 @@ typedef enum bound_kind { ACTIVATION, GRADIENT, LOSS, STEP_LOSS, REPORTED } boun
 static double bound_of(const parity *p, bound_kind kind, double largest)
 {
     switch (kind) {
-    case ACTIVATION: return (p->exact ? 2e-5 : 0x1p-6) * (largest > 1 ? largest : 1);
-    case GRADIENT: return (p->exact ? 2e-5 : 0x1p-6) * largest;
+    case ACTIVATION: return (p->exact ? 2e-5 : 0x1p-5) * (largest > 1 ? largest : 1);
+    case GRADIENT: return (p->exact ? 2e-5 : 0x1p-4) * largest;
     case LOSS: return p->exact ? 2e-6 : 2e-2;
     case STEP_LOSS: return p->exact ? 1e-4 : 2e-2;
     case REPORTED: break;
@@ -71,7 +72,7 @@ static ts_status compare(parity *p, const char *name, bound_kind kind, const flo
     bool finite = true;
     for (size_t i = 0; i < n; i++) {
         double gap = fabs((double)got[i] - (double)want[i]);
-        finite &= isfinite(got[i]) != 0;
+        finite &= isfinite(gap) != 0;
         row.max_abs = gap > row.max_abs ? gap : row.max_abs;
         largest = fabs((double)want[i]) > largest ? fabs((double)want[i]) : largest;
     }

@@ -62,6 +62,14 @@ void ts_sampler_free(ts_sampler *s)
     ts_free(s);
 }
 
+/* The program's layers are stacked as the state's are: its parameters are found by name. */
+static bool is_stacked(const ts_graph *g)
+{
+    for (int i = 0; i < g->n_param; i++)
+        if (g->param[i].count) return true;
+    return false;
+}
+
 static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
 {
     int64_t length = FIRST_LENGTH;
@@ -76,7 +84,7 @@ static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
                             .sequence = length,
                             .accumulation = 1,
                             .compute = s->compute,
-                            .scan_layers = true};
+                            .scan_layers = is_stacked(ts_state_graph(s->state))};
     ts_status status = ts_program_logits(&o, &s->graph, err);
     if (status == TS_OK) status = ts_bound_new(s->engine, s->graph, s->state, &s->bound, err);
     if (status == TS_OK) status = ts__set_rope(s->bound, s->model, length, err);
