@@ -191,16 +191,15 @@ static ts_status compile(ts_run *r, ts_error *err)
     return TS_OK;
 }
 
-/* The run's folder, and config.yml in it. */
-static ts_status open_folder(ts_run *r, ts_error *err)
+/* config.yml describes the run that the folder holds: a start that is refused, or that finds nothing left to do,
+ * leaves the one that is there. */
+static ts_status write_config(const ts_run *r, ts_error *err)
 {
-    const ts_config *c = r->config;
-    TS_TRY(ts_make_folders(c->run_folder, err));
-    char *path = ts_path_join(c->run_folder, "config.yml");
-    ts_status status = path ? ts_config_write(c, path, err)
+    char *path = ts_path_join(r->config->run_folder, "config.yml");
+    ts_status status = path ? ts_config_write(r->config, path, err)
                             : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
     ts_free(path);
-    return status == TS_OK ? ts__metrics_open(c, &r->metrics, err) : status;
+    return status;
 }
 
 ts_status ts__run_prepare(ts_run *r, ts_error *err)
@@ -213,9 +212,11 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
     TS_TRY(open_data(r, err));
     TS_TRY(make_batch(r, err));
     TS_TRY(build_programs(r, err));
-    TS_TRY(open_folder(r, err));
+    TS_TRY(ts_make_folders(r->config->run_folder, err));
+    TS_TRY(ts__metrics_open(r->config, &r->metrics, err));
     TS_TRY(compile(r, err));
-    return ts__run_start(r, err);
+    TS_TRY(ts__run_start(r, err));
+    return r->step < r->config->steps ? write_config(r, err) : TS_OK;
 }
 
 void ts__run_release(ts_run *r)
