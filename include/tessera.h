@@ -332,6 +332,7 @@ typedef struct ts_train_result {
     int64_t steps;          /* reached in total */
     double loss, eval_loss; /* the last ones; NaN where there was none */
     bool interrupted;       /* stopped by the interrupt hook, after a save */
+    int64_t saved_step;     /* of the newest checkpoint written or loaded; −1: none */
 } ts_train_result;
 
 /* Trains, from the newest checkpoint of this run's name where there is one. ABORTED: a numerics policy stopped

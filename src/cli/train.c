@@ -122,6 +122,18 @@ static void show_config(const ts_config *c, bool quiet)
     fflush(stdout);
 }
 
+static void say_stopped(const ts_config *c, const ts_train_result *r)
+{
+    if (r->saved_step == r->steps)
+        fprintf(stderr, "tessera: stopped after step %lld; the same command continues %s\n",
+                (long long)r->steps - 1, ts_config_run_folder(c));
+    else
+        fprintf(
+            stderr,
+            "tessera: stopped after step %lld; nothing was saved (enable_checkpointing=false)\n",
+            (long long)r->steps - 1);
+}
+
 int cli_train(int argc, char **argv)
 {
     display d = {0};
@@ -153,9 +165,7 @@ int cli_train(int argc, char **argv)
     clear_live(&d);
     int code = status == TS_OK ? (result.interrupted ? cli_signals_exit_code() : 0)
                                : cli_fail("train", &err);
-    if (code == 130 || code == 75)
-        fprintf(stderr, "tessera: stopped after step %lld; the same command continues %s\n",
-                (long long)result.steps - 1, ts_config_run_folder(c));
+    if (code == 130 || code == 75) say_stopped(c, &result);
     ts_config_free(c);
     return code;
 }

@@ -47,28 +47,45 @@ void ts_config_yaml(const ts_config *c, ts_string *out)
     ts_arena_free(arena);
 }
 
+static ts_status write_text(const char *path, const ts_string *text, ts_error *err)
+{
+    ts_writer *w = NULL;
+    TS_TRY(ts_writer_open(path, false, &w, err));
+    ts_status status = ts_writer_write(w, text->data, text->length, err);
+    ts_status closed = ts_writer_close(w, true, err);
+    return status == TS_OK ? closed : status;
+}
+
+/* Beside its place first: a full disk leaves the file of before. */
 ts_status ts_config_write(const ts_config *c, const char *path, ts_error *err)
 {
-    ts_string text = ts_string_new(TS_CONFIG_TEXT_MAX);
-    ts_writer *w = NULL;
+    ts_string text = ts_string_new(TS_CONFIG_TEXT_MAX), part = ts_string_new(1 << 16);
     ts_config_yaml(c, &text);
-    ts_status status = text.failed
+    ts_string_printf(&part, "%s.part", path);
+    ts_status status = text.failed || part.failed
                            ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %s", path)
-                           : ts_writer_open(path, false, &w, err);
-    if (status == TS_OK) {
-        status = ts_writer_write(w, text.data, text.length, err);
-        ts_status closed = ts_writer_close(w, true, err);
-        if (status == TS_OK) status = closed;
-    }
+                           : write_text(part.data, &text, err);
+    if (status == TS_OK) status = ts_rename(part.data, path, err);
+    if (status != TS_OK && part.data) (void)ts_remove_tree(part.data, NULL);
     ts_string_free(&text);
+    ts_string_free(&part);
     return status;
 }
 
 /* ---- what a program shows of it (tessera.h) -------------------------------------------------- */
 
-const char *ts_config_note(const ts_config *c, size_t i) { return i < c->n_notes ? c->notes[i] : NULL; }
-const char *ts_config_run_folder(const ts_config *c) { return c->run_folder; }
-bool ts_config_wants_log(const ts_config *c) { return c->log_config; }
+const char *ts_config_note(const ts_config *c, size_t i)
+{
+    return i < c->n_notes ? c->notes[i] : NULL;
+}
+const char *ts_config_run_folder(const ts_config *c)
+{
+    return c->run_folder;
+}
+bool ts_config_wants_log(const ts_config *c)
+{
+    return c->log_config;
+}
 
 char *ts_config_text(const ts_config *c)
 {
@@ -79,7 +96,10 @@ char *ts_config_text(const ts_config *c)
     return text;
 }
 
-void ts_text_free(char *text) { ts_free(text); }
+void ts_text_free(char *text)
+{
+    ts_free(text);
+}
 
 const char *ts_nearest(const char *word, const char *const *candidates, size_t n)
 {

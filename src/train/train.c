@@ -164,11 +164,11 @@ static ts_status loop(ts_run *r, bool *interrupted, ts_error *err)
 ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result,
                    ts_error *err)
 {
-    ts_run r = {.config = c, .hooks = hooks, .loss = NAN, .eval_loss = NAN};
+    ts_run r = {.config = c, .hooks = hooks, .loss = NAN, .eval_loss = NAN, .saved_step = -1};
     bool interrupted = false;
     ts_status status = ts__run_prepare(&r, err);
     if (status == TS_OK) status = loop(&r, &interrupted, err);
-    *result = (ts_train_result){r.step, r.loss, r.eval_loss, interrupted};
+    *result = (ts_train_result){r.step, r.loss, r.eval_loss, interrupted, r.saved_step};
     ts__run_release(&r);
     return status;
 }

@@ -1,0 +1,91 @@
+#!/bin/sh
+# signals.sh: Ctrl-C saves and ends with 130, a second one ends at once; SIGTERM saves and ends with
+# 75; SIGUSR1 saves and goes on; SIGKILL loses at most what came behind the last checkpoint.
+. "$(dirname "$0")/../cli_help.sh"
+
+# Steps of some milliseconds, many of them: there is time to hit the run in its middle.
+long="steps=1000000 learning_rate_schedule_steps=1000000 per_device_batch_size=16"
+
+# begin RUN WORD…: starts a run in the background ($pid) and waits until it has done three steps. A shell
+# without job control starts background commands with SIGINT ignored; env puts it back.
+begin() {
+    run=$1
+    shift
+    env --default-signal=INT "$TESSERA" train base.yml $tiny $long run_name="$run" "$@" >"$out" 2>"$err" </dev/null &
+    pid=$!
+    wait_for 60 grep -q '^completed step: 3,' "$out" || fail "$run: no steps" "$(show)"
+}
+ended() { # CODE WHAT
+    wait $pid
+    code_is "$1" $? "$2"
+}
+last_step() { losses "$1" | tail -n 1 | cut -d' ' -f1; }
+# The newest checkpoint holds every step that was done, and the run goes on from there.
+continues() {
+    done_steps=$(($(last_step "$1") + 1))
+    newest=$(steps_of "$1" | awk '{ print $NF }')
+    [ "$newest" = $done_steps ] || fail "$1: the newest checkpoint is $newest after $done_steps steps"
+    expect 0 train base.yml $tiny $long run_name="$1" steps=$((done_steps + 2))
+    says out "checkpoints/$done_steps"
+    says_like out "^completed step: $done_steps, "
+    [ -z "$(ls "$(run_folder "$1")/checkpoints" | grep tmp)" ] || fail "$1: a temporary folder is left"
+}
+
+if ! env --default-signal=INT true 2>/dev/null; then
+    rm -rf "$work"
+    echo "env(1) cannot put signals back (coreutils before 8.31)"
+    exit 77
+fi
+
+begin interrupted
+kill -INT $pid
+ended 130 'one Ctrl-C'
+says err 'stopping after this step; Ctrl-C again ends at once without saving'
+says err 'the same command continues'
+continues interrupted
+
+begin terminated
+kill -TERM $pid
+ended 75 SIGTERM
+says err 'the same command continues'
+continues terminated
+
+begin user
+kill -USR1 $pid
+wait_for 30 grep -qE 'saved checkpoint .*/[1-9][0-9]* ' "$out" || fail "SIGUSR1 saved nothing" "$(show)"
+saved=$(steps_of user | awk '{ print $NF }')
+wait_for 30 grep -q "^completed step: $((saved + 3))," "$out" || fail "the run did not go on after SIGUSR1"
+kill -TERM $pid
+ended 75 'SIGTERM after SIGUSR1'
+continues user
+
+# Twice: a step that takes seconds, so that the second comes while the first is still waited for.
+env --default-signal=INT "$TESSERA" train base.yml $tiny run_name=twice steps=3 per_device_batch_size=64 max_target_length=1024 \
+    base_num_decoder_layers=8 >"$out" 2>"$err" </dev/null &
+pid=$!
+wait_for 60 grep -q 'saved checkpoint' "$out" || fail "twice: no start" "$(show)"
+kill -INT $pid
+wait_for 10 grep -q 'ends at once' "$err" || fail "twice: the first Ctrl-C says nothing"
+kill -INT $pid
+before=$(date +%s)
+ended 130 'two Ctrl-C'
+[ $(($(date +%s) - before)) -le 3 ] || fail "the second Ctrl-C took its time"
+[ "$(steps_of twice)" = 0 ] || fail "the second Ctrl-C saved: $(steps_of twice)"
+
+begin killed checkpoint_period=2
+kill -KILL $pid
+wait $pid
+code=$?
+[ $code = 137 ] || fail "exit $code instead of 137 after SIGKILL"
+newest=$(ls "$(run_folder killed)/checkpoints" | grep -v tmp | sort -n | tail -n 1)
+[ "$newest" -ge 2 ] || fail "no checkpoint before the kill"
+expect 0 train base.yml $tiny $long run_name=killed steps=$((newest + 2))
+says_like out "continuing run killed from .*/checkpoints/$newest\$"
+
+# A stop that is asked for without checkpoints still stops, and says that nothing is kept.
+begin unsaved enable_checkpointing=false
+kill -INT $pid
+ended 130 'Ctrl-C without checkpoints'
+says_not err 'the same command continues'
+says err 'nothing was saved'
+finish
