@@ -181,16 +181,10 @@ static int run_command(const cli_command *c, int argc, char **argv)
         quiet |= strcmp(argv[i], "--quiet") == 0;
     }
     ts_log_set_sink(log_line, &quiet);
-    int code = c->run(argc, argv);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tessera %s: standard output could not be written: %s\n", c->name,
-                strerror(errno));
-        return code ? code : 1;
-    }
-    return code;
+    return c->run(argc, argv);
 }
 
-int main(int argc, char **argv)
+static int run_words(int argc, char **argv)
 {
     if (argc < 2) {
         print_help(stderr);
@@ -209,4 +203,12 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i]->name) == 0)
             return run_command(commands[i], argc - 2, argv + 2);
     return unknown_command(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    int code = run_words(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    fprintf(stderr, "tessera: standard output could not be written: %s\n", strerror(errno));
+    return code ? code : 1;
 }

@@ -126,7 +126,7 @@ static ts_status note_bad(ts__rows *r, const char *path, int64_t line, const cha
                           ts_error *err)
 {
     if (r->o.on_bad_row == TS_BAD_ROW_STOP)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+        return TS_ERROR(err, TS_DATA_LOSS,
                         "%s:%lld: %s; mend the row, or set on_bad_row=skip", path, (long long)line,
                         reason);
     int64_t k = r->stats.bad_rows++;
@@ -178,7 +178,7 @@ static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, con
     r->stats.rows++;
     if (r->file_rows++ == 0 && text[0] == '[')
         return TS_ERROR(
-            err, TS_INVALID_ARGUMENT,
+            err, TS_DATA_LOSS,
             "%s:%lld: begins with '[', so the file is one JSON list; dataset_type=jsonl reads "
             "one object a line: convert it (jq -c '.[]')",
             ts_file_path(r->files[k]), (long long)line);
@@ -262,10 +262,10 @@ static ts_status nothing_left(const ts__rows *r, const char *path, ts_error *err
 {
     const char *more = r->o.n_paths > 1 ? " and the other files" : "";
     if (r->stats.rows == 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+        return TS_ERROR(err, TS_DATA_LOSS,
                         "%s%s: only blank lines; expected one JSON object a line", path, more);
     if (r->stats.bad_rows == r->stats.rows)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+        return TS_ERROR(err, TS_DATA_LOSS,
                         "%s%s: none of the %lld rows can be used; the first: %s", path, more,
                         (long long)r->stats.rows, r->bad[0]);
     return TS_ERROR(err, TS_INVALID_ARGUMENT,

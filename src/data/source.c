@@ -65,7 +65,7 @@ static ts_status refuse_foreign(ts_file *f, const char *dataset_type, ts_error *
     TS_TRY(ts_file_read_at(f, 0, head, n, err));
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (n >= foreign[i].n && memcmp(head, foreign[i].magic, foreign[i].n) == 0)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+            return TS_ERROR(err, TS_DATA_LOSS,
                             "%s is %s; dataset_type=%s reads plain files: %s", ts_file_path(f),
                             foreign[i].what, dataset_type, foreign[i].instead);
     return TS_OK;
@@ -79,7 +79,7 @@ ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file
     TS_TRY(ts_file_open(path, &f, err));
     ts_status status = TS_OK;
     if (ts_file_size(f) == 0)
-        status = TS_ERROR(err, TS_INVALID_ARGUMENT,
+        status = TS_ERROR(err, TS_DATA_LOSS,
                           "%s is empty (0 bytes); dataset_type=%s needs a file with data", path,
                           dataset_type);
     /* A token file has a magic number of its own; any other one is reported with what was found. */

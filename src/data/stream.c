@@ -49,7 +49,7 @@ static ts_status parse_header(piece *p, ts_error *err)
     uint64_t size = ts_file_size(p->file);
     if (size < HEADER_BYTES)
         return TS_ERROR(
-            err, TS_INVALID_ARGUMENT,
+            err, TS_DATA_LOSS,
             "%s has %llu bytes; a token file (.bin) begins with a header of %d: it is cut, or of "
             "another "
             "format (dataset_type=text reads plain text)",
@@ -59,7 +59,7 @@ static ts_status parse_header(piece *p, ts_error *err)
     int32_t count = (int32_t)little_u32(header + 8);
     if (magic != MAGIC_U16 && magic != MAGIC_U32)
         return TS_ERROR(
-            err, TS_INVALID_ARGUMENT,
+            err, TS_DATA_LOSS,
             "%s: magic number %u is not that of a token file: expected %d (16-bit ids) or %d "
             "(32-bit ids), "
             "little-endian; for plain text set dataset_type=text",
@@ -67,7 +67,7 @@ static ts_status parse_header(piece *p, ts_error *err)
     uint32_t expected = magic == MAGIC_U16 ? VERSION_U16 : VERSION_U32;
     if (version != expected)
         return TS_ERROR(
-            err, TS_INVALID_ARGUMENT,
+            err, TS_DATA_LOSS,
             "%s: version %u of the token format; magic %u has version %u: write it again "
             "with a current tool",
             path, version, magic, expected);
@@ -77,7 +77,7 @@ static ts_status parse_header(piece *p, ts_error *err)
     uint64_t holds = (size - HEADER_BYTES) / (uint64_t)p->width;
     if (count < 1)
         return TS_ERROR(
-            err, TS_INVALID_ARGUMENT,
+            err, TS_DATA_LOSS,
             "%s: the header says %d tokens; expected at least 1 (the file has room for %llu)", path,
             count, (unsigned long long)holds);
     uint64_t want = HEADER_BYTES + (uint64_t)count * (uint64_t)p->width;

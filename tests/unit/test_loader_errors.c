@@ -25,7 +25,7 @@ static void test_text_bad_input(void **state)
     ts_loader_options o = options(TS_DATA_TEXT, &path, 1, 2, 16);
     open_fails(&o, TS_INVALID_ARGUMENT, "is a folder", "inside.txt");
     path = put("empty.txt", "", 0);
-    open_fails(&o, TS_INVALID_ARGUMENT, "empty.txt", "is empty");
+    open_fails(&o, TS_DATA_LOSS, "empty.txt", "is empty");
     path = put("one.txt", "x", 1);
     open_fails(&o, TS_INVALID_ARGUMENT, "3 tokens", "max_target_length=2 or less");
     o.add_bos = o.add_eos = false;
@@ -38,7 +38,7 @@ static void test_text_bad_input(void **state)
     open_fails(&o, TS_INVALID_ARGUMENT, "1 tokens for evaluation (1 of 19 tokens",
                "raise eval_fraction");
     path = put("zipped.txt", "\x1f\x8b\x08\x00 and more", 12);
-    open_fails(&o, TS_INVALID_ARGUMENT, "gzip", "gunzip");
+    open_fails(&o, TS_DATA_LOSS, "gzip", "gunzip");
     path = "/nowhere/at/all.txt";
     open_fails(&o, TS_NOT_FOUND, "/nowhere/at/all.txt", "");
     path = put_counted("locked.txt", 100);
@@ -94,15 +94,15 @@ static void test_tokens_bad_input(void **state)
     o.tokenizer = NULL;
     o.vocab_size = 100;
     path = put_text("text.bin", "this is text");
-    open_fails(&o, TS_INVALID_ARGUMENT, "12 bytes", "header of 1024");
+    open_fails(&o, TS_DATA_LOSS, "12 bytes", "header of 1024");
     path = put_counted("text2.bin", 4000);
-    open_fails(&o, TS_INVALID_ARGUMENT, "magic number", "20240520");
+    open_fails(&o, TS_DATA_LOSS, "magic number", "20240520");
     path = put_tokens("v.bin", 20240520, 2, 20, ids, 20);
-    open_fails(&o, TS_INVALID_ARGUMENT, "version 2", "has version 1");
+    open_fails(&o, TS_DATA_LOSS, "version 2", "has version 1");
     path = put_tokens("v7.bin", 20240801, 1, 20, ids, 20);
-    open_fails(&o, TS_INVALID_ARGUMENT, "version 1", "has version 7");
+    open_fails(&o, TS_DATA_LOSS, "version 1", "has version 7");
     path = put_tokens("neg.bin", 20240520, 1, -3, ids, 20);
-    open_fails(&o, TS_INVALID_ARGUMENT, "says -3 tokens", "room for 20");
+    open_fails(&o, TS_DATA_LOSS, "says -3 tokens", "room for 20");
     path = put_tokens("cut.bin", 20240520, 1, 21, ids, 20);
     open_fails(&o, TS_DATA_LOSS, "is cut", "1066 bytes");
     path = put_tokens("long.bin", 20240520, 1, 19, ids, 20);
@@ -112,7 +112,7 @@ static void test_tokens_bad_input(void **state)
     path = put_tokens("few.bin", 20240520, 1, 4, (const uint32_t[]){1, 2, 3, 4}, 4);
     open_fails(&o, TS_INVALID_ARGUMENT, "4 tokens", "max_target_length=3 or less");
     path = put("none.bin", "", 0);
-    open_fails(&o, TS_INVALID_ARGUMENT, "is empty", "");
+    open_fails(&o, TS_DATA_LOSS, "is empty", "");
 }
 
 static void test_jsonl_bad_rows(void **state)
@@ -155,14 +155,14 @@ static void test_jsonl_bad_rows(void **state)
     assert_null(ts_loader_bad_row_at(l, 8000));
     ts_loader_free(l);
     o.on_bad_row = TS_BAD_ROW_STOP;
-    open_fails(&o, TS_INVALID_ARGUMENT, "bad.jsonl:2: not valid JSON", "on_bad_row=skip");
+    open_fails(&o, TS_DATA_LOSS, "bad.jsonl:2: not valid JSON", "on_bad_row=skip");
     o.on_bad_row = TS_BAD_ROW_SKIP;
     path = put_text("all.jsonl", "{\"a\": \"x\"}\n{\"a\": \"y\"}\n");
-    open_fails(&o, TS_INVALID_ARGUMENT, "none of the 2 rows", "no key \"text\"; the row has: a");
+    open_fails(&o, TS_DATA_LOSS, "none of the 2 rows", "no key \"text\"; the row has: a");
     path = put_text("blank.jsonl", "\n  \n\t\n");
-    open_fails(&o, TS_INVALID_ARGUMENT, "only blank lines", "");
+    open_fails(&o, TS_DATA_LOSS, "only blank lines", "");
     path = put_text("array.jsonl", "[\n{\"text\": \"a\"},\n{\"text\": \"b\"}\n]\n");
-    open_fails(&o, TS_INVALID_ARGUMENT, "one JSON list", "one object a line");
+    open_fails(&o, TS_DATA_LOSS, "one JSON list", "one object a line");
 }
 
 static void test_jsonl_long_rows(void **state)

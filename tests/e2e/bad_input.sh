@@ -1,0 +1,152 @@
+#!/bin/sh
+# bad_input.sh: wrong words, wrong files and wrong numbers: each a clear message and the exit code of
+# the contract (2 configuration or path, 3 content, 6 numerics), and nothing that was there is lost.
+. "$(dirname "$0")/../cli_help.sh"
+mkdir "$work/folder"
+: >"$work/empty.txt"
+printf 'x' >"$work/one.txt"
+printf '{"text": "fine"}\n{"text": oops}\n' >"$work/broken.jsonl"
+printf '{"body": "no text here"}\n' >"$work/other.jsonl"
+awk 'BEGIN { for (i = 0; i < 80; i++) print "line " i " of a small book" }' >"$work/book.txt"
+
+# bad CODE TEXT WORD…: training refuses, says TEXT, and leaves no run behind.
+bad() {
+    code=$1 text=$2
+    shift 2
+    expect "$code" train base.yml $tiny run_name=bad "$@"
+    says err "$text"
+    says_not out 'completed step'
+    [ -z "$(steps_of bad)" ] || fail "a refused run wrote checkpoints"
+}
+
+# ---- data files ------------------------------------------------------------------------------------
+for type in text jsonl tokens; do
+    bad 2 "$work/folder is a folder" dataset_type=$type dataset_path="$work/folder"
+    bad 2 "$work/none.txt does not exist" dataset_type=$type dataset_path="$work/none.txt"
+    bad 2 'is a device or pipe' dataset_type=$type dataset_path=/dev/null
+    bad 3 "$work/empty.txt" dataset_type=$type dataset_path="$work/empty.txt"
+done
+bad 2 'max_target_length=2 or less' dataset_type=text dataset_path="$work/one.txt"
+bad 3 'one.txt:1: not valid JSON' dataset_type=jsonl dataset_path="$work/one.txt"
+bad 3 'has 1 bytes; a token file' dataset_type=tokens dataset_path="$work/one.txt"
+bad 2 "did you mean $work/book.txt?" dataset_type=text dataset_path="$work/bok.txt"
+bad 3 "$work/broken.jsonl" dataset_type=jsonl dataset_path="$work/broken.jsonl"
+says err 'broken.jsonl:2: '
+bad 3 "$work/other.jsonl" dataset_type=jsonl dataset_path="$work/other.jsonl"
+bad 3 'magic number' dataset_type=tokens dataset_path="$work/book.txt"
+expect 0 train base.yml $tiny run_name=skipping dataset_type=jsonl dataset_path="$work/broken.jsonl" on_bad_row=skip num_epoch=40
+says out 'bad rows were skipped'
+if [ "$(id -u)" = 0 ]; then
+    # Root may read everything: the same as another user, in a folder that this user can reach.
+    chmod 755 "$work"
+    if command -v setpriv >/dev/null && open=$(mktemp -d /tmp/tessera-open.XXXXXX); then
+        cp "$work/book.txt" "$TESSERA" "$open/"
+        chmod 600 "$open/book.txt"
+        chmod 711 "$open"
+        mkdir "$open/runs"
+        chmod 777 "$open/runs"
+        setpriv --reuid=65534 --regid=65534 --clear-groups "$open/tessera" train base.yml $tiny base_output_directory="$open/runs" \
+            dataset_type=text dataset_path="$open/book.txt" >"$out" 2>"$err" </dev/null
+        code_is 2 $? 'an unreadable data file'
+        says err 'may not be read by this user'
+        chmod 755 "$open/runs"
+        setpriv --reuid=65534 --regid=65534 --clear-groups "$open/tessera" train base.yml $tiny base_output_directory="$open/runs" \
+            >"$out" 2>"$err" </dev/null
+        code_is 2 $? 'an output folder of another user'
+        says err "$open/runs is read-only, or not this user's to write"
+        rm -rf "$open"
+    fi
+else
+    cp "$work/book.txt" "$work/locked.txt"
+    chmod 000 "$work/locked.txt"
+    bad 2 'may not be read by this user' dataset_type=text dataset_path="$work/locked.txt"
+    mkdir "$work/locked"
+    chmod 555 "$work/locked"
+    bad 2 "$work/locked is read-only" base_output_directory="$work/locked"
+    chmod 755 "$work/locked"
+fi
+
+# ---- words and keys -----------------------------------------------------------------------------------
+# Five mistakes are five lines, each with key and value, at once.
+expect 2 train base.yml $tiny run_name=five stepz=3 lr_schedule_type=cosin base_num_kv_heads=3 head_dim=7 learning_rate=fast
+for text in 'stepz' 'did you mean steps' 'lr_schedule_type=cosin' 'cosine' 'base_num_kv_heads=3' 'base_num_query_heads=2' 'head_dim=7' 'learning_rate=fast'; do
+    says err "$text"
+done
+[ "$(grep -cE 'stepz|lr_schedule_type=|base_num_kv_heads=|head_dim=|learning_rate=' "$err")" = 5 ] || fail 'five mistakes are not five lines' "$(show)"
+[ ! -e "$work/runs/five" ] || fail 'a refused configuration made a folder'
+expect 2 train base.yml $tiny 'steps=[3'
+says err steps
+expect 2 train nothing.yml
+says err nothing.yml
+expect 2 train "$work/folder"
+says err 'expected key=value'
+mkdir "$work/folder.yml"
+expect 2 train "$work/folder.yml"
+says err "$work/folder.yml"
+printf 'steps: 3\nsteps: 4\n' >"$work/twice.yml"
+expect 2 train "$work/twice.yml" $tiny run_name=t
+says err steps
+expect 2 trian
+says err 'did you mean train?'
+expect 2 --nonsense
+says err '--help'
+expect 2 train --plane base.yml
+says err 'did you mean --plain?'
+expect 2 generate --modle x
+says err 'did you mean --model?'
+expect 2 generate --model
+says err '--model needs a value'
+expect 2 parity x
+says err '--golden FILE is missing'
+expect 2 parity
+expect 2 generate --model x
+says err '--prompt TEXT or --ids'
+expect 2 generate --model "$work/none" --ids 1
+says err "$work/none does not exist"
+expect 2 generate --model "$work/folder" --ids 1
+says err "$work/folder holds neither config.json"
+expect 2 generate --model "$work/book.txt" --ids 1
+says err 'is a file; expected a folder'
+expect 2 parity "$work/none" --golden "$work/none"
+says err "$work/none does not exist"
+
+# ---- where the output goes ----------------------------------------------------------------------------------
+bad 2 'is a file' base_output_directory="$work/book.txt"
+mkdir -p "$work/runs"
+: >"$work/runs/afile"
+expect 2 train base.yml $tiny run_name=afile
+says err "$work/runs/afile"
+says err 'is a file'
+mkdir -p "$work/runs/sub/checkpoints"
+: >"$work/runs/sub/checkpoints/notes.txt"
+train sub
+[ -e "$work/runs/sub/checkpoints/notes.txt" ] || fail "a stranger's file in checkpoints/ was removed"
+for stream in /dev/full; do
+    [ -w $stream ] || continue
+    "$TESSERA" train base.yml $tiny run_name=full >$stream 2>"$err" </dev/null
+    code_is 1 $? "train >$stream" && says err 'standard output could not be written: No space left on device'
+    [ "$(steps_of full)" = "0 4" ] || fail "a full standard output lost the run: $(steps_of full)"
+    "$TESSERA" --help >$stream 2>"$err"
+    code_is 1 $? "--help >$stream"
+    "$TESSERA" generate --model "$work/runs/full" --prompt a --max-new 4 >$stream 2>"$err"
+    code_is 1 $? "generate >$stream"
+done
+# A reader that goes away: the run ends in order, its work saved.
+{ "$TESSERA" train base.yml $tiny run_name=pipe steps=300 2>"$err" </dev/null; echo $? >"$work/code"; } | head -n 1 >"$out"
+code_is 1 "$(cat "$work/code")" 'train | head -n 1' && says err 'standard output could not be written: Broken pipe'
+[ "$(steps_of pipe)" = "0 300" ] || fail "a closed pipe lost the run: $(steps_of pipe)"
+"$TESSERA" train base.yml $tiny run_name=closed >&- 2>"$err" </dev/null
+code=$?
+[ $code = 1 ] || [ $code = 0 ] || fail "standard output closed: exit $code"
+[ "$(steps_of closed)" = "0 4" ] || fail "a closed standard output lost the run: $(steps_of closed)"
+
+# ---- numbers that are no numbers ------------------------------------------------------------------------------
+train numb steps=3 dataset_type=text dataset_path="$work/book.txt"
+cp -r "$work/runs/numb/checkpoints" "$work/kept"
+expect 6 train base.yml $tiny run_name=numb steps=100 dataset_type=text dataset_path="$work/book.txt" num_epoch=100 learning_rate=1000 \
+    gradient_clipping_threshold=0 adam_weight_decay=1000 lr_schedule_type=wsd warmup_steps_fraction=0 wsd_decay_steps_fraction=0
+says_like err 'step [0-9]+: loss .*nan'
+says err 'lower learning_rate'
+diff -r "$work/kept/3" "$work/runs/numb/checkpoints/3" >/dev/null || fail 'numerics: the checkpoint of before changed'
+train numb steps=5 dataset_type=text dataset_path="$work/book.txt"
+finish
