@@ -22,12 +22,13 @@ typedef struct help_run {
     ts_string plan;
 } help_run;
 
-static inline ts_engine *help_engine(int threads)
+/* isa NULL: TESSERA_ISA, else the best. */
+static inline ts_engine *help_engine(const char *isa, int threads)
 {
     ts_engine *e = NULL;
     ts_error err = {0};
     ts_engine_options o = {
-        .struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = threads, .isa = "ref"};
+        .struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = threads, .isa = isa};
     if (ts_engine_open(&o, &e, &err) != TS_OK) fail_msg("%s", err.msg);
     return e;
 }

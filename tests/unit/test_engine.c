@@ -15,7 +15,7 @@ static ts_engine *engine;
 static int set_up(void **unused)
 {
     (void)unused;
-    engine = help_engine(2);
+    engine = help_engine("ref", 2);
     return 0;
 }
 

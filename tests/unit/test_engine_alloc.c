@@ -14,6 +14,7 @@
 enum { LARGE = 4096, WARM = 20, EXECUTES = 1000 };
 
 static atomic_int counting, large, small;
+static bool counted; /* hooks_work saw its probe */
 
 static void count(size_t bytes)
 {
@@ -203,20 +204,22 @@ static void steps_allocate_nothing(void **unused)
             assert_int_equal(ts_buffer_new(e, 0, &g->top->result[k]->type, &out[k], NULL), TS_OK);
     }
     for (int k = 0; k < WARM; k++) assert_int_equal(ts_execute(x, in, out, NULL), TS_OK);
+    /* A checker that replaces malloc is slow, and nothing but our seam is counted under it. */
+    int executes = counted ? EXECUTES : WARM;
     uint64_t ours = ts_alloc_count();
     size_t before = resident_bytes();
     atomic_store(&counting, 1);
-    for (int k = 0; k < EXECUTES; k++)
+    for (int k = 0; k < executes; k++)
         if (ts_execute(x, in, out, NULL) != TS_OK) fail();
     atomic_store(&counting, 0);
     size_t after = resident_bytes();
     print_message("%s: %d small allocations an execute, %d large ones, resident %zu → %zu KiB\n",
-                  e->vtable->describe(e), atomic_load(&small) / EXECUTES, atomic_load(&large),
+                  e->vtable->describe(e), atomic_load(&small) / executes, atomic_load(&large),
                   before >> 10, after >> 10);
     assert_int_equal(ts_alloc_count(), ours);
     assert_int_equal(atomic_load(&large), 0);
 #ifndef TEST_ASAN /* its quarantine grows by the small ones */
-    assert_true(after <= before + (128 << 10));
+    assert_true(!counted || after <= before + (128 << 10));
 #endif
     ts_executable_free(x);
     for (int k = 0; k < n_out; k++)
@@ -229,7 +232,8 @@ static void steps_allocate_nothing(void **unused)
 static void hooks_work(void **unused)
 {
     (void)unused;
-    if (probe_is_counted()) return;
+    counted = probe_is_counted();
+    if (counted) return;
     print_message(
         "SKIP: malloc is replaced by a checker, so allocations of other libraries cannot be counted\n");
     skip();
