@@ -199,7 +199,11 @@ static ts_status from_file(const ts_state_tensor *t, float *data, void *context,
     const ts_tensor *x = ts_tensors_find(file, t->name);
     char want[200], have[200];
     shape_text(want, sizeof want, t->param->file_rank, t->param->file_dim);
-    if (!x) return TS_ERROR(err, TS_DATA_LOSS, "tensor %s %s is missing", t->name, want);
+    if (!x) {
+        const ts_tensor *any = ts_tensors_count(file) ? ts_tensors_at(file, 0) : NULL;
+        return TS_ERROR(err, TS_DATA_LOSS, "%s: tensor %s %s is missing",
+                        any ? ts_tensors_path_of(file, any) : "an empty file", t->name, want);
+    }
     bool same = x->rank == t->param->file_rank;
     for (int i = 0; same && i < x->rank; i++) same = x->dim[i] == t->param->file_dim[i];
     if (!same) {
