@@ -15,7 +15,7 @@
 #include "cpu/tile.h"
 #include "cpu/vec_math.h"
 
-enum { ROWS = 72, KEYS = 96 };                         /* multiples of every register block in tile.h */
+enum { ROWS = 72, KEYS = 96, AHEAD = 8 };                        /* multiples of every register block in tile.h */
 #define NONE (-__builtin_inff())
 
 typedef struct shape {
@@ -38,28 +38,23 @@ static shape shape_of(const ts_node *n, const void *segments)
     };
 }
 
-static int64_t query_at(const shape *h, int64_t b, int64_t k, int64_t row)
-{
-    return (((b * h->S + row / h->G) * h->K + k) * h->G + row % h->G) * h->D;
-}
-
 static int64_t key_at(const shape *h, int64_t b, int64_t k, int64_t key)
 {
     return ((b * h->T + key) * h->K + k) * h->D;
 }
 
-/* Keys [*from, *to) that a row's position lets it see. */
-static void visible(const shape *h, int64_t row, int64_t *from, int64_t *to)
+/* Keys [*from, *to) that query i's position lets it see. */
+static void visible(const shape *h, int64_t i, int64_t *from, int64_t *to)
 {
-    const int64_t at = row / h->G + h->T - h->S;
+    const int64_t at = i + h->T - h->S;
     *from = h->window > 0 && at - h->window + 1 > 0 ? at - h->window + 1 : 0;
     *to = h->causal && at + 1 < h->T ? (at < 0 ? 0 : at + 1) : h->T;
     if (*from > *to) *from = *to;
 }
 
-/* ---- packing: f32, rows padded with zeros to P ------------------------------------------------------------- */
+/* ---- packing: f32, rows padded with zeros to P ----------------------------------------------- */
 
-static void pack_row(const shape *h, const void *x, int64_t at, float scale, float *out)
+INLINE void pack_row(const shape *h, const void *x, int64_t at, float scale, float *out)
 {
     const vf s = v_set1(scale);
     for (int64_t i = 0; i < h->D; i += VN) {
@@ -69,7 +64,7 @@ static void pack_row(const shape *h, const void *x, int64_t at, float scale, flo
     }
 }
 
-static void unpack_row(const shape *h, void *x, int64_t at, float scale, const float *in)
+INLINE void unpack_row(const shape *h, void *x, int64_t at, float scale, const float *in)
 {
     const vf s = v_set1(scale);
     for (int64_t i = 0; i < h->D; i += VN) {
@@ -78,69 +73,109 @@ static void unpack_row(const shape *h, void *x, int64_t at, float scale, const f
     }
 }
 
+/* Rows of one head lie far apart, out of the prefetcher's sight. */
+static void fetch(const shape *h, const void *x, int64_t at)
+{
+    const char *p = (const char *)x + at * (h->h ? 2 : 4);
+    for (int64_t i = 0; i < h->D * (h->h ? 2 : 4); i += 64) __builtin_prefetch(p + i);
+}
+
 /* Keys of one head as rows [T, P]. */
 static void pack_keys(const shape *h, const void *x, int64_t b, int64_t k, float *out)
 {
-    for (int64_t t = 0; t < h->T; t++) pack_row(h, x, key_at(h, b, k, t), 1.0f, out + t * h->P);
-}
-
-/* Keys of one head as blocks [blocks, D, KEYS]: transposed, the last block padded with zeros. */
-static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, float *out)
-{
-    if (h->T % KEYS) memset(out + (h->blocks - 1) * h->D * KEYS, 0, (size_t)(h->D * KEYS) * 4);
     for (int64_t t = 0; t < h->T; t++) {
-        float *o = out + t / KEYS * h->D * KEYS + t % KEYS;
-        const int64_t at = key_at(h, b, k, t);
-        if (h->h)
-            for (int64_t d = 0; d < h->D; d++) o[d * KEYS] = ts_bf16_to_f32(((const uint16_t *)x)[at + d]);
-        else
-            for (int64_t d = 0; d < h->D; d++) o[d * KEYS] = ((const float *)x)[at + d];
+        fetch(h, x, key_at(h, b, k, t + AHEAD < h->T ? t + AHEAD : t));
+        pack_row(h, x, key_at(h, b, k, t), 1.0f, out + t * h->P);
     }
 }
 
-/* ---- one tile of rows and one block of keys ------------------------------------------------------------------ */
+/* Keys of one head as blocks [blocks, D, KEYS]: transposed, the last block padded with zeros. rows is
+ * scratch for VN rows of P. */
+static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, float *rows, float *out)
+{
+    if (h->T % KEYS) memset(out + (h->blocks - 1) * h->D * KEYS, 0, (size_t)(h->D * KEYS) * 4);
+    for (int64_t t = 0; t < h->T; t += VN) {
+        const int64_t n = h->T - t < VN ? h->T - t : VN;
+        float *o = out + t / KEYS * h->D * KEYS + t % KEYS;
+        for (int64_t i = 0; i < VN; i++) {
+            fetch(h, x, key_at(h, b, k, t + i + AHEAD < h->T ? t + i + AHEAD : t));
+            if (i < n) pack_row(h, x, key_at(h, b, k, t + i), 1.0f, rows + i * h->P);
+            else memset(rows + i * h->P, 0, (size_t)h->P * 4);
+        }
+        for (int64_t d = 0; d < h->D; d += VN) {
+            vf v[VN];
+            UNROLL for (int i = 0; i < VN; i++) v[i] = v_load(rows + i * h->P + d);
+            v_turn(v);
+            const int64_t m = h->D - d < VN ? h->D - d : VN;
+            UNROLL for (int i = 0; i < VN; i++)
+                if (i < m) v_store(o + (d + i) * KEYS, v[i]);
+        }
+    }
+}
 
-/* What a tile of rows sees of a block: per row the columns [from, to) of the block. */
+/* ---- one tile of rows and one block of keys -------------------------------------------------- */
+
+/* A tile of rows: where they lie and what they see, of all keys and of one block. */
 typedef struct window {
-    int64_t key, keys;                                 /* first key; how many any row may see */
-    int64_t row, rows;
-    int from[ROWS], to[ROWS];
+    int64_t rows, at[ROWS], query[ROWS], low[ROWS], high[ROWS];      /* keys [low, high) of each row */
+    int64_t key, keys;                                 /* of the block: first key; how many any row may see */
+    int from[ROWS], to[ROWS];                          /* columns of the block that each row sees */
 } window;
 
-static void window_of(const shape *h, window *w, int64_t block)
+static void window_open(const shape *h, window *w, int64_t b, int64_t k, int64_t tile_index)
+{
+    const int64_t row = tile_index * ROWS;
+    int64_t i = row / h->G, g = row % h->G;
+    w->rows = h->S * h->G - row < ROWS ? h->S * h->G - row : ROWS;
+    for (int64_t r = 0; r < w->rows; r++) {
+        w->at[r] = (((b * h->S + i) * h->K + k) * h->G + g) * h->D;
+        w->query[r] = i;
+        visible(h, i, &w->low[r], &w->high[r]);
+        if (++g == h->G) g = 0, i++;
+    }
+}
+
+static void window_of(window *w, int64_t block)
 {
     w->key = block * KEYS;
     w->keys = 0;
     for (int64_t r = 0; r < w->rows; r++) {
-        int64_t from, to;
-        visible(h, w->row + r, &from, &to);
-        from = from - w->key < 0 ? 0 : from - w->key;
-        to = to - w->key > KEYS ? KEYS : to - w->key;
-        if (from >= to) from = to = 0;
-        w->from[r] = (int)from, w->to[r] = (int)to;
-        if (to > w->keys) w->keys = to;
+        const int64_t from = w->low[r] < w->key ? 0 : w->low[r] - w->key;
+        const int64_t to = w->high[r] - w->key > KEYS ? KEYS : w->high[r] - w->key;
+        w->from[r] = from < to ? (int)from : 0;
+        w->to[r] = from < to ? (int)to : 0;
+        if (w->to[r] > w->keys) w->keys = w->to[r];
     }
 }
 
-/* Scores of one row, in place: capped, −inf where segments differ. */
-static void finish_scores(const shape *h, const window *w, int64_t b, int64_t r, float *s)
+/* Zero outside [first, limit), up to the keys of the window. */
+static void clear_rest(const window *w, float *s, int first, int limit)
 {
+    for (int i = 0; i < first; i += VN) v_store(s + i, v_zero());
+    for (int i = limit; i < w->keys; i += VN) v_store(s + i, v_zero());
+}
+
+/* Scores of one row, in place: capped, −inf where the row may not look. Whole vectors from *first to
+ * *limit hold all that it sees, so that what follows has no tails; beyond them, up to the keys of the window,
+ * are zeros. */
+static void finish_scores(const shape *h, const window *w, int64_t b, int64_t r, float *s, int *first, int *limit)
+{
+    const int from = w->from[r], to = w->to[r];
+    const vf none = v_set1(NONE);
+    *first = from / VN * VN;
+    *limit = (to + VN - 1) / VN * VN;
     if (h->softcap > 0) {
         const vf cap = v_set1(h->softcap);
-        for (int i = w->from[r]; i < w->to[r]; i += VN)
-            v_put_some(false, s, i, cap * v_tanh(v_get_some(false, s, i, w->to[r] - i) / cap), w->to[r] - i);
+        for (int i = *first; i < *limit; i += VN) v_store(s + i, cap * v_tanh(v_load(s + i) / cap));
     }
-    if (!h->segments) return;
-    const int32_t *seg = h->segments + b * h->S, own = seg[(w->row + r) / h->G];
-    for (int i = w->from[r]; i < w->to[r]; i++)
-        if (seg[w->key + i] != own) s[i] = NONE;
-}
-
-/* Zero outside the row's columns, up to the keys of the window. */
-static void clear_rest(const window *w, int64_t r, float *s)
-{
-    if (w->from[r] > 0) memset(s, 0, (size_t)w->from[r] * 4);
-    if (w->keys > w->to[r]) memset(s + w->to[r], 0, (size_t)(w->keys - w->to[r]) * 4);
+    if (from > *first) v_store(s + *first, v_first_or(none, from - *first, v_load(s + *first)));
+    if (to < *limit) v_store(s + *limit - VN, v_first_or(v_load(s + *limit - VN), to - (*limit - VN), none));
+    if (h->segments) {
+        const int32_t *seg = h->segments + b * h->S, own = seg[w->query[r]];
+        for (int i = from; i < to; i++)
+            if (seg[w->key + i] != own) s[i] = NONE;
+    }
+    clear_rest(w, s, *first, *limit);
 }
 
 static int vectors_of(int64_t n)
@@ -172,7 +207,7 @@ static void add_rows(const shape *h, const window *w, const float *p, const floa
     tile_product(&t);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct forward {                               /* one thread's scratch */
     float *keys, *values, *q, *s, *o, *most, *total;
@@ -197,25 +232,29 @@ static forward forward_of(const shape *h, float *p)
 }
 
 /* Row r's scores become weights; its running maximum, total and sum follow. */
-static void softmax_row(const shape *h, const window *w, int64_t r, forward *f)
+static void softmax_row(const shape *h, const window *w, int64_t b, int64_t r, forward *f)
 {
     float *s = f->s + r * KEYS, *o = f->o + r * h->P;
-    vf top = v_set1(f->most[r]), sum = v_zero();
-    for (int i = w->from[r]; i < w->to[r]; i += VN)
-        top = v_max(top, w->to[r] - i >= VN ? v_load(s + i) : v_load_or(s + i, w->to[r] - i, top));
-    const float most = v_any(v_is_nan(top)) ? __builtin_nanf("") : v_max_of(top);
+    int first, limit;
+    finish_scores(h, w, b, r, s, &first, &limit);
+    vf top = v_set1(f->most[r]), bad = top, sum = v_zero();
+    for (int i = first; i < limit; i += VN) {
+        const vf x = v_load(s + i);
+        top = v_hmax(x, top);
+        bad = bad + x;                                 /* NaN if any is; +inf among −inf also ends as NaN */
+    }
+    const bool nan = v_any(v_is_nan(bad));
+    const float most = nan ? __builtin_nanf("") : v_max_of(top);
     if (most == NONE) {
-        memset(s, 0, (size_t)w->keys * 4);
+        clear_rest(w, s, 0, 0);
         return;
     }
-    const vf m = v_set1(most), none = v_set1(NONE);
-    for (int i = w->from[r]; i < w->to[r]; i += VN) {
-        const int left = w->to[r] - i;
-        vf e = v_exp_flush((left >= VN ? v_load(s + i) : v_load_or(s + i, left, none)) - m);
+    const vf m = v_set1(most);
+    for (int i = first; i < limit; i += VN) {
+        const vf e = v_exp_flush(v_load(s + i) - m);
         sum = sum + e;
-        v_put_some(false, s, i, e, left);
+        v_store(s + i, e);
     }
-    clear_rest(w, r, s);
     if (most != f->most[r]) {
         const float fade = expf(f->most[r] - most);
         for (int64_t i = 0; i < h->P; i += VN) v_store(o + i, v_load(o + i) * v_set1(fade));
@@ -227,25 +266,23 @@ static void softmax_row(const shape *h, const window *w, int64_t r, forward *f)
 
 static void forward_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t tile_index, forward *f)
 {
-    window w = {.row = tile_index * ROWS};
-    w.rows = h->S * h->G - w.row < ROWS ? h->S * h->G - w.row : ROWS;
+    window w;
+    window_open(h, &w, b, k, tile_index);
     memset(f->o, 0, (size_t)(ROWS * h->P) * 4);
     for (int64_t r = 0; r < w.rows; r++) {
-        pack_row(h, c->in[0], query_at(h, b, k, w.row + r), h->scale, f->q + r * h->P);
+        fetch(h, c->in[0], w.at[r + AHEAD < w.rows ? r + AHEAD : r]);
+        pack_row(h, c->in[0], w.at[r], h->scale, f->q + r * h->P);
         f->most[r] = NONE, f->total[r] = 0;
     }
     for (int64_t block = 0; block < h->blocks; block++) {
-        window_of(h, &w, block);
+        window_of(&w, block);
         if (w.keys == 0) continue;
         score_tile(h, &w, f->q, f->keys + block * h->D * KEYS, f->s);
-        for (int64_t r = 0; r < w.rows; r++) {
-            finish_scores(h, &w, b, r, f->s + r * KEYS);
-            softmax_row(h, &w, r, f);
-        }
+        for (int64_t r = 0; r < w.rows; r++) softmax_row(h, &w, b, r, f);
         add_keys(h, &w, f->s, f->values + w.key * h->P, f->o);
     }
     for (int64_t r = 0; r < w.rows; r++) {
-        const int64_t at = query_at(h, b, k, w.row + r);
+        const int64_t at = w.at[r];
         const bool seen = f->most[r] != NONE;
         unpack_row(h, c->out[0], at, seen ? 1.0f / f->total[r] : 1.0f, f->o + r * h->P);
         ((float *)c->out[1])[at / h->D] = seen ? f->most[r] + logf(f->total[r]) : NONE;
@@ -257,8 +294,8 @@ static int64_t tile_cost(const shape *h, int64_t tile_index)
 {
     int64_t from, to, first, last = (tile_index + 1) * ROWS;
     if (last > h->S * h->G) last = h->S * h->G;
-    visible(h, tile_index * ROWS, &first, &to);
-    visible(h, last - 1, &from, &to);
+    visible(h, tile_index * ROWS / h->G, &first, &to);
+    visible(h, (last - 1) / h->G, &from, &to);
     return to - first + KEYS / 2;
 }
 
@@ -282,7 +319,7 @@ static void run_forward(const ts_cpu_call *c)
                 done += tile_cost(&h, i);
                 if (at < total * t / threads || at >= total * (t + 1) / threads) continue;
                 if (f.packed != head) {
-                    pack_turned(&h, c->in[1], head / h.K, head % h.K, f.keys);
+                    pack_turned(&h, c->in[1], head / h.K, head % h.K, f.q, f.keys);
                     pack_keys(&h, c->in[2], head / h.K, head % h.K, f.values);
                     f.packed = head;
                 }
@@ -291,7 +328,7 @@ static void run_forward(const ts_cpu_call *c)
     }
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------ */
+/* ---- backward -------------------------------------------------------------------------------- */
 
 enum { Q, KEY, V, O, LSE, DO, SEGMENTS };              /* operands of attention_grad */
 
@@ -327,26 +364,25 @@ static void grad_row(const shape *h, const window *w, int64_t b, int64_t r, back
 {
     float *s = f->s + r * KEYS, *ds = f->ds + r * KEYS;
     if (f->lse[r] == NONE) {
-        memset(s, 0, (size_t)w->keys * 4);
-        memset(ds, 0, (size_t)w->keys * 4);
+        clear_rest(w, s, 0, 0);
+        clear_rest(w, ds, 0, 0);
         return;
     }
-    finish_scores(h, w, b, r, s);
+    int first, limit;
+    finish_scores(h, w, b, r, s, &first, &limit);
     const vf lse = v_set1(f->lse[r]), delta = v_set1(f->delta[r]);
     const vf inverse_cap = v_set1(h->softcap > 0 ? 1.0f / h->softcap : 0.0f);
-    for (int i = w->from[r]; i < w->to[r]; i += VN) {
-        const int left = w->to[r] - i;
-        vf x = v_get_some(false, s, i, left), p = v_exp_flush(x - lse);
-        vf d = p * (v_get_some(false, ds, i, left) - delta);
+    for (int i = first; i < limit; i += VN) {
+        const vf x = v_load(s + i), p = v_exp_flush(x - lse);
+        vf d = p * (v_load(ds + i) - delta);
         if (h->softcap > 0) {
-            vf t = v_hmax(x * inverse_cap, v_set1(-1.0f));       /* −inf of another segment: p is 0 */
+            const vf t = v_hmax(x * inverse_cap, v_set1(-1.0f));     /* −inf where masked: p is 0 */
             d = d * v_fnma(t, t, v_set1(1.0f));
         }
-        v_put_some(false, s, i, p, left);
-        v_put_some(false, ds, i, d, left);
+        v_store(s + i, p);
+        v_store(ds + i, d);
     }
-    clear_rest(w, r, s);
-    clear_rest(w, r, ds);
+    clear_rest(w, ds, first, limit);
 }
 
 static float row_product(const shape *h, const float *a, const float *b)
@@ -358,10 +394,13 @@ static float row_product(const shape *h, const float *a, const float *b)
 
 static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t tile_index, backward *f)
 {
-    window w = {.row = tile_index * ROWS};
-    w.rows = h->S * h->G - w.row < ROWS ? h->S * h->G - w.row : ROWS;
+    window w;
+    window_open(h, &w, b, k, tile_index);
     for (int64_t r = 0; r < w.rows; r++) {
-        const int64_t at = query_at(h, b, k, w.row + r);
+        const int64_t at = w.at[r], next = w.at[r + AHEAD < w.rows ? r + AHEAD : r];
+        fetch(h, c->in[Q], next);
+        fetch(h, c->in[DO], next);
+        fetch(h, c->in[O], next);
         pack_row(h, c->in[Q], at, h->scale, f->q + r * h->P);
         pack_row(h, c->in[DO], at, 1.0f, f->go + r * h->P);
         pack_row(h, c->in[O], at, 1.0f, f->dq + r * h->P);
@@ -370,7 +409,7 @@ static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k
     }
     memset(f->dq, 0, (size_t)(w.rows * h->P) * 4);
     for (int64_t block = 0; block < h->blocks; block++) {
-        window_of(h, &w, block);
+        window_of(&w, block);
         if (w.keys == 0) continue;
         score_tile(h, &w, f->q, f->turned_k + block * h->D * KEYS, f->s);
         score_tile(h, &w, f->go, f->turned_v + block * h->D * KEYS, f->ds);
@@ -380,7 +419,7 @@ static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k
         add_keys(h, &w, f->ds, f->k + w.key * h->P, f->dq);
     }
     for (int64_t r = 0; r < w.rows; r++)
-        unpack_row(h, c->out[0], query_at(h, b, k, w.row + r), h->scale, f->dq + r * h->P);
+        unpack_row(h, c->out[0], w.at[r], h->scale, f->dq + r * h->P);
 }
 
 static void run_backward(const ts_cpu_call *c)
@@ -396,8 +435,8 @@ static void run_backward(const ts_cpu_call *c)
         for (int64_t head = 0; head < h.B * h.K; head++) {
             const int64_t b = head / h.K, k = head % h.K;
             memset(f.dk, 0, (size_t)(2 * h.T * h.P) * 4);
-            pack_turned(&h, c->in[KEY], b, k, f.turned_k);
-            pack_turned(&h, c->in[V], b, k, f.turned_v);
+            pack_turned(&h, c->in[KEY], b, k, f.q, f.turned_k);
+            pack_turned(&h, c->in[V], b, k, f.q, f.turned_v);
             pack_keys(&h, c->in[KEY], b, k, f.k);
             for (int64_t i = 0; i < h.tiles; i++) grad_tile(c, &h, b, k, i, &f);
             for (int64_t t = 0; t < h.T; t++) {
@@ -408,7 +447,7 @@ static void run_backward(const ts_cpu_call *c)
     }
 }
 
-/* ---- choosing --------------------------------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 /* Products of all rows and keys: half of them where causal. */
 static ts_status prepare(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err, bool grad)

@@ -68,7 +68,7 @@ UNARY(span_rsqrt, v_set1(1.0f) / v_sqrt(x))
 UNARY(span_tanh, v_tanh(x))
 UNARY(span_logistic, v_logistic(x))
 
-/* ---- results that are predicates ---------------------------------------------------------------- */
+/* ---- results that are predicates ------------------------------------------------------------- */
 
 #define COMPARE(name, how)                                                                            \
     INLINE void name##_body(const span *s, bool h, int64_t i, int64_t end)                            \
@@ -109,7 +109,7 @@ static void span_is_finite(const span *s, int64_t begin, int64_t end)
     else finite_body(s, false, begin, end);
 }
 
-/* ---- select, convert, add_n ------------------------------------------------------------------------ */
+/* ---- select, convert, add_n ------------------------------------------------------------------ */
 
 INLINE void select_body(const span *s, bool h, int64_t i, int64_t end)
 {
@@ -174,7 +174,7 @@ static void run_add_n(const ts_cpu_call *c)
     }
 }
 
-/* ---- choosing and running ---------------------------------------------------------------------------- */
+/* ---- choosing and running -------------------------------------------------------------------- */
 
 static span_fn *const span_of[TS_OPS] = {
     [TS_OP_add] = span_add, [TS_OP_sub] = span_sub, [TS_OP_mul] = span_mul, [TS_OP_div] = span_div,

@@ -20,7 +20,7 @@ ts__pick ts__pick_move;                                          /* copies: any 
 const ts_cpu_kernel *ts__pick_dot(const ts_node *n, ts_isa isa);
 const ts_cpu_kernel *ts__pick_xent(const ts_node *n, ts_isa isa);
 
-/* ---- splitting work ---------------------------------------------------------------------------- */
+/* ---- splitting work -------------------------------------------------------------------------- */
 
 /* Part i of parts of [0, n), in whole multiples of align but for the last. */
 static inline void ts__split(int64_t n, int parts, int i, int64_t align, int64_t *begin, int64_t *end)
@@ -58,7 +58,7 @@ static inline double ts__node_bytes(const ts_node *n)
 /* Prepare of a kernel without state: only the estimate, flops counted once per element of result 0. */
 ts_status ts__prepare_plain(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err);
 
-/* ---- dtype conversion by isa (elementwise_body.h) ------------------------------------------------ */
+/* ---- dtype conversion by isa (elementwise_body.h) -------------------------------------------- */
 
 void ts__widen_avx2(const uint16_t *x, float *y, int64_t n);
 void ts__widen_avx512(const uint16_t *x, float *y, int64_t n);
@@ -75,7 +75,7 @@ static inline void ts__narrow(ts_isa isa, const float *x, uint16_t *y, int64_t n
     else ts__narrow_avx2(x, y, n);
 }
 
-/* ---- strided copies (move.c) --------------------------------------------------------------------- */
+/* ---- strided copies (move.c) ----------------------------------------------------------------- */
 
 /* dst[Σ i·dst_stride] = src[Σ i·src_stride] over dims; strides in elements of `bytes` bytes. */
 typedef struct ts__copy {
@@ -86,7 +86,14 @@ typedef struct ts__copy {
 void ts__copy_run(const ts__copy *c, const void *src, void *dst, int threads);
 void ts__copy_flat(const void *src, void *dst, size_t bytes, int threads);
 
-/* ---- matrix products (gemm.c) -------------------------------------------------------------------- */
+/* Whether the bf16 product instruction beats widening to f32; only on a machine that has it. */
+bool ts__bf16_products_pay(void);
+/* Tests: 1 yes, 0 no, −1 as measured. For what is prepared from now on. */
+void ts__bf16_products_force(int how);
+/* Whether bf16 operands go into a product as they are. */
+static inline bool ts__bf16_products(ts_isa isa) { return isa >= TS_ISA_AVX512_BF16 && ts__bf16_products_pay(); }
+
+/* ---- matrix products (gemm.c) ---------------------------------------------------------------- */
 
 /* out[b, m, n] (+)= Σₖ x[b, m, k] · y[b, k, n]; x and y by element strides, out dense. */
 typedef struct ts__gemm_spec {

@@ -1,6 +1,6 @@
 /* cpu/gemm.c – matrix products: oneDNN, and what it does not do by itself.
  *
- * f32 × f32, and bf16 × bf16 where the machine has bf16 products, are one oneDNN primitive on the
+ * f32 × f32, and bf16 × bf16 where the machine has fast bf16 products, are one oneDNN primitive on the
  * operands' own strides. Everything else (bf16 storage without bf16 products, mixed dtypes, strides
  * that oneDNN only takes in its slow reference) goes in panels: a panel is widened to f32 into scratch,
  * multiplied, and its result narrowed. Sums are f32 always.
@@ -43,7 +43,7 @@ struct ts__gemm {
     size_t y_at, out_at, scratch_at, scratch_bytes;    /* scratch: x panel, y panel, out panel, oneDNN's */
 };
 
-/* ---- one product ------------------------------------------------------------------------------------ */
+/* ---- one product ----------------------------------------------------------------------------- */
 
 static dnnl_data_type_t dnnl_type(ts_dtype t)
 {
@@ -165,7 +165,7 @@ static void product_run(const product *p, const void *x, const void *y, void *ou
     TS_ASSERT(e == dnnl_success);
 }
 
-/* ---- panels ------------------------------------------------------------------------------------------ */
+/* ---- panels ---------------------------------------------------------------------------------- */
 
 /* A panel keeps its operand's contiguous direction: rows of `inner` elements, one after the other. */
 typedef struct packing { int64_t outer, inner, outer_stride, inner_stride; } packing;
@@ -290,7 +290,7 @@ static void panels_run(const ts__gemm *g, const void *x, const void *y, void *ou
     }
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static void use_threads(int threads)
 {
@@ -307,7 +307,7 @@ static ts_status gemm_build(ts__gemm *g, int threads, ts_error *err)
     if (engine_status != dnnl_success) return dnnl_failed(engine_status, s, err);
     use_threads(threads);
     const bool f32 = s->x == TS_F32 && s->y == TS_F32;
-    const bool bf16 = s->x == TS_BF16 && s->y == TS_BF16 && g->isa >= TS_ISA_AVX512_BF16;
+    const bool bf16 = s->x == TS_BF16 && s->y == TS_BF16 && ts__bf16_products(g->isa);
     if ((f32 && s->out == TS_F32) || bf16) {
         bool slow;
         TS_TRY(product_new(s, &g->p[0][0], &slow, err));

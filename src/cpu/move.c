@@ -9,7 +9,7 @@
 
 enum { TILE = 16 };
 
-/* ---- the strided copy ------------------------------------------------------------------------------- */
+/* ---- the strided copy ------------------------------------------------------------------------ */
 
 static ts__copy merged(const ts__copy *c)
 {
@@ -137,7 +137,7 @@ void ts__copy_flat(const void *src, void *dst, size_t bytes, int threads)
     ts__copy_run(&c, src, dst, threads);
 }
 
-/* ---- ops that are one copy ----------------------------------------------------------------------------- */
+/* ---- ops that are one copy ------------------------------------------------------------------- */
 
 static void dense(const ts_type *t, int64_t stride[TS_MAX_RANK])
 {
@@ -182,7 +182,7 @@ static void run_copy(const ts_cpu_call *c)
         ts__copy_flat(c->in[i], c->out[i], ts_type_bytes(ts__out_type(c->node, i)), c->threads);
 }
 
-/* ---- ops along one axis: outer rows of axis · inner elements --------------------------------------------- */
+/* ---- ops along one axis: outer rows of axis · inner elements --------------------------------- */
 
 typedef struct axis_view { int64_t outer, size, inner; size_t bytes; } axis_view;
 
@@ -257,7 +257,7 @@ static void run_take(const ts_cpu_call *c)
     }
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 static const ts_cpu_kernel transpose_kernel = {"ts_cpu_transpose", ts__prepare_plain, run_transpose, NULL, 0};
 static const ts_cpu_kernel broadcast_kernel = {"ts_cpu_broadcast", ts__prepare_plain, run_broadcast, NULL, 0};

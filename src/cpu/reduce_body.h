@@ -161,7 +161,7 @@ static ts_status prepare_reduce(const ts_node *n, int threads, ts_cpu_prepared *
     return TS_OK;
 }
 
-/* ---- argmax of the last axis -------------------------------------------------------------------------- */
+/* ---- argmax of the last axis ----------------------------------------------------------------- */
 
 INLINE int32_t argmax_row(bool h, const void *x, int64_t at, int64_t n)
 {

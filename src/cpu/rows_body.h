@@ -26,7 +26,7 @@ static int64_t rows_of(const ts_type *t)
     return t->dim[t->rank - 1].size > 0 ? ts__product(t, 0, t->rank - 1) : 0;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------ */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 INLINE float inverse_rms(bool h, const norm *n, int64_t at)
 {
@@ -72,7 +72,7 @@ static void run_norm(const ts_cpu_call *c)
     }
 }
 
-/* ---- backward: s = inverse rms; dx = s·w·dy − x·s³·mean(w·dy·x), dw = Σ dy·x·s ---------------------------- */
+/* ---- backward: s = inverse rms; dx = s·w·dy − x·s³·mean(w·dy·x), dw = Σ dy·x·s --------------- */
 
 INLINE void grad_row(bool h, bool wh, const norm *n, int64_t at, float *dw)
 {
@@ -137,7 +137,7 @@ static ts_status prepare_norm_grad(const ts_node *n, int threads, ts_cpu_prepare
     return TS_OK;
 }
 
-/* ---- rope: x [B,S,…,D], cos and sin [S,D/2] or [B,S,D/2] ------------------------------------------------------ */
+/* ---- rope: x [B,S,…,D], cos and sin [S,D/2] or [B,S,D/2] ------------------------------------- */
 
 INLINE void turn_rows(bool h, const ts_cpu_call *c, int64_t half, int64_t heads, int64_t positions, int64_t begin,
                       int64_t end)

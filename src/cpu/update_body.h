@@ -10,7 +10,7 @@
 #include "cpu/fast.h"
 #include "cpu/vec_math.h"
 
-/* ---- act(gate) · up ------------------------------------------------------------------------------------ */
+/* ---- act(gate) · up -------------------------------------------------------------------------- */
 
 /* act(g) and its derivative; silu or the tanh form of gelu. */
 INLINE vf activate(int act, vf g, vf *slope)
@@ -74,7 +74,7 @@ static void run_parts(const ts_cpu_call *c, void (*part)(const ts_cpu_call *, in
 static void run_gated(const ts_cpu_call *c) { run_parts(c, gated_part, 4); }
 static void run_gated_grad(const ts_cpu_call *c) { run_parts(c, gated_grad_part, 4); }
 
-/* ---- adamw: (p, g, m, v, lr, step, scale, ok) → p, m, v --------------------------------------------------- */
+/* ---- adamw: (p, g, m, v, lr, step, scale, ok) → p, m, v -------------------------------------- */
 
 static void adamw_part(const ts_cpu_call *c, int64_t begin, int64_t end)
 {
@@ -108,7 +108,7 @@ static void run_adamw(const ts_cpu_call *c)
     ts__copy_flat(c->in[3], c->out[2], bytes, c->threads);
 }
 
-/* ---- scatter_add: (ids [n], updates [n, width]) → f32 [rows, width] ------------------------------------------ */
+/* ---- scatter_add: (ids [n], updates [n, width]) → f32 [rows, width] -------------------------- */
 
 enum { NARROW = 32 };                                  /* columns a thread, below which rows are dealt out */
 

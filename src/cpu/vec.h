@@ -37,6 +37,7 @@ INLINE void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 INLINE __mmask16 v_first(int64_t n) { return (__mmask16)((1u << n) - 1); }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
 /* The lanes beyond n are those of rest. */
+INLINE vf v_first_or(vf x, int64_t n, vf rest) { return _mm512_mask_blend_ps(v_first(n), rest, x); }
 INLINE vf v_load_or(const float *p, int64_t n, vf rest) { return _mm512_mask_loadu_ps(rest, v_first(n), p); }
 INLINE void v_store_n(float *p, vf x, int64_t n) { _mm512_mask_storeu_ps(p, v_first(n), x); }
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
@@ -60,6 +61,33 @@ INLINE vf v_scale2_normal(vf x, vf n) { return v_scale2(x, n); }
 INLINE float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 INLINE float v_max_of(vf x) { return _mm512_reduce_max_ps(x); }
 INLINE bool v_any(vm m) { return m != 0; }
+/* Turns a square of sixteen vectors: pairs, fours, then quarters of the vectors change places. */
+INLINE void v_turn(vf v[16])
+{
+    vf a[16];
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) {
+        v[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        v[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+        v[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        v[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_f32x4(v[i], v[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd);
+        a[i + 8] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(v[i + 8], v[i + 12], 0xdd);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        v[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
+        v[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
+        v[i + 12] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xdd);
+    }
+}
 
 INLINE vf v_widen(__m256i h) { return v_from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 INLINE vf v_load_h(const uint16_t *p) { return v_widen(_mm256_loadu_si256((const __m256i *)p)); }
@@ -102,6 +130,7 @@ INLINE __m256i v_first(int64_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, v_first(n)); }
+INLINE vf v_first_or(vf x, int64_t n, vf rest) { return _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(v_first(n))); }
 INLINE vf v_load_or(const float *p, int64_t n, vf rest)
 {
     __m256i m = v_first(n);
@@ -145,6 +174,26 @@ INLINE float v_max_of(vf x)
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 INLINE bool v_any(vm m) { return _mm256_movemask_ps(m) != 0; }
+/* Turns a square of eight vectors: pairs, fours, then halves of the vectors change places. */
+INLINE void v_turn(vf v[8])
+{
+    vf a[8];
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) {
+        v[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        v[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        v[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        v[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        a[i] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20);
+        a[i + 4] = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+    }
+    UNROLL for (int i = 0; i < 8; i++) v[i] = a[i];
+}
 
 INLINE vf v_widen(__m128i h) { return v_from_bits(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
 INLINE vf v_load_h(const uint16_t *p) { return v_widen(_mm_loadu_si128((const __m128i *)p)); }

@@ -70,7 +70,7 @@ static ts_status prepare(const ts_node *n, bool grad, ts_isa isa, int threads, t
     if (s->classes == 0) s->classes = 1;
     s->softcap = (float)n->attr.xent.softcap;
     s->h = x->dtype == TS_BF16;
-    s->half = grad && s->h && isa >= TS_ISA_AVX512_BF16;
+    s->half = grad && s->h && ts__bf16_products(isa);
     s->rows = isa >= TS_ISA_AVX512 ? &ts__xent_rows_avx512 : &ts__xent_rows_avx2;
     size_t most = 0;
     for (int i = 0; i < 2; i++)
@@ -92,7 +92,7 @@ static ts_status prepare(const ts_node *n, bool grad, ts_isa isa, int threads, t
     return TS_OK;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* The panel of tokens [t, t + tn) × classes [v, v + vn). */
 typedef struct panel { int64_t t, tn, v, vn; int i, j; } panel;
@@ -189,7 +189,7 @@ static void run_backward(const ts_cpu_call *c)
     else ts__narrow_avx2(dx, c->out[0], s->T * s->E);
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------- */
+/* ---- choosing -------------------------------------------------------------------------------- */
 
 #define KERNELS(isa, ISA)                                                                             \
     static ts_status forward_##isa(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err) \
