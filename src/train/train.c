@@ -4,6 +4,7 @@
  * checkpoints are timed apart. The graph itself skips a step that is not finite; the loop counts and decides.
  */
 #include <math.h>
+#include <stdio.h>
 
 #include "train/run.h"
 
@@ -89,12 +90,26 @@ static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
     bool abort_now =
         (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
     if (!abort_now && r->nonfinite <= c->max_nonfinite_steps) return TS_OK;
+    char kept[100] = "no checkpoint was written";
+    if (r->saved_step >= 0)
+        snprintf(kept, sizeof kept, "the checkpoint of step %lld is kept",
+                 (long long)r->saved_step);
     return TS_ERROR(
         err, TS_ABORTED,
-        "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite. The state of step %lld "
-        "is unchanged; lower learning_rate, or set abort_on_nan_loss=false to skip up to max_nonfinite_steps=%lld",
+        "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite, and none of them "
+        "changed the weights; %s. Lower learning_rate, or set abort_on_nan_loss=false to skip up to "
+        "max_nonfinite_steps=%lld",
         (long long)info->step, info->loss, info->grad_norm, (long long)r->nonfinite,
-        r->nonfinite == 1 ? "" : "s", (long long)info->step, (long long)c->max_nonfinite_steps);
+        r->nonfinite == 1 ? "" : "s", kept, (long long)c->max_nonfinite_steps);
+}
+
+/* What was trained outlives a failure that left the state whole, if the checkpoint can be written. The failure
+ * is what the user is told; a second one would only hide it. */
+static ts_status save_and_fail(ts_run *r, ts_status status)
+{
+    ts_error unsaid = {0};
+    if (r->config->enable_checkpointing && r->saved_step != r->step) (void)ts__run_save(r, &unsaid);
+    return status;
 }
 
 static ts_status one_step(ts_run *r, ts_error *err)
@@ -113,7 +128,7 @@ static ts_status one_step(ts_run *r, ts_error *err)
         r->stop = true;
         return TS_OK;
     }
-    TS_TRY(status);
+    if (status != TS_OK) return save_and_fail(r, status);
     info.data_seconds = ts_clock_seconds() - start;
     info.trained_tokens = r->batch.trained_tokens;
     info.padding = r->batch.padding;
@@ -122,8 +137,8 @@ static ts_status one_step(ts_run *r, ts_error *err)
     r->loss = info.loss;
     r->step++;
     if (r->hooks->step) r->hooks->step(r->hooks->context, &info);
-    TS_TRY(ts__metrics_step(r->metrics, &info, c, err));
-    return judge(r, &info, err);
+    status = ts__metrics_step(r->metrics, &info, c, err);
+    return status == TS_OK ? judge(r, &info, err) : save_and_fail(r, status);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
