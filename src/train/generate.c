@@ -1,4 +1,9 @@
-/* train/generate.c – text from a model on disk: the generator of tessera.h. */
+/* train/generate.c – text from a model on disk: the generator of tessera.h.
+ *
+ * Weights are loaded once as f32; the sampler compiles programs for them as texts grow. A model without a
+ * tokenizer that can be read still works on ids.
+ */
+#include "base/log.h"
 #include "train/run.h"
 #include "train/sampler.h"
 
@@ -112,5 +117,11 @@ ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n,
                       const ts_generate_options *o, bool (*token)(void *context, int32_t id),
                       void *context, ts_error *err)
 {
+    int64_t most = g->source.model.max_positions;
+    if (most > 0 && (n > (size_t)most || o->max_new > most - (int64_t)n))
+        ts_log(TS_LOG_WARNING,
+               "%zu tokens of prompt and up to %lld new ones are more than the %lld positions that "
+               "the model was made for; what is beyond them may read badly",
+               n, (long long)o->max_new, (long long)most);
     return ts_sampler_run(g->sampler, prompt, n, o, token, context, err);
 }

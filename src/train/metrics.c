@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 
 #include "base/file.h"
@@ -71,6 +70,18 @@ static ts_string begin_line(const ts_metrics *m, int64_t step)
     return s;
 }
 
+/* A disk that was full, or a kill, may have cut the last line: the next one begins on its own. */
+static ts_status end_cut_line(ts_metrics *m, const char *path, ts_error *err)
+{
+    ts_file *f;
+    char last = '\n';
+    TS_TRY(ts_file_open(path, &f, err));
+    uint64_t size = ts_file_size(f);
+    ts_status status = size ? ts_file_read_at(f, size - 1, &last, 1, err) : TS_OK;
+    ts_file_close(f);
+    return status == TS_OK && last != '\n' ? ts_writer_write(m->file, "\n", 1, err) : status;
+}
+
 ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err)
 {
     *out = NULL;
@@ -78,13 +89,13 @@ ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err)
                                   : ts_path_join(c->run_folder, "metrics.jsonl");
     ts_metrics *m = ts_alloc_zero(sizeof *m);
     json_t *name = json_string(c->run_name);
-    char *quoted = name ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
     ts_status status = TS_OK;
-    if (m && quoted) m->run_name = ts_strdup(quoted);
+    if (m && name) m->run_name = ts_json_dump(name, JSON_ENCODE_ANY);
     if (!path || !m || !m->run_name)
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the metrics file");
     if (status == TS_OK) status = ts_writer_open(path, true, &m->file, err);
-    free(quoted); /* jansson's own allocation */
+    if (status == TS_OK && ts_path_kind_of(path) == TS_PATH_FILE)
+        status = end_cut_line(m, path, err);
     json_decref(name);
     ts_free(path);
     if (status == TS_OK)

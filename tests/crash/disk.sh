@@ -52,9 +52,11 @@ says err 'no space left on the disk'
 done_steps=$(grep -c '^completed step' "$out")
 [ "$done_steps" -lt 100 ] || fail "the metrics file was full and the run went on for $done_steps steps"
 [ "$(steps_of metrics)" = "0 $done_steps" ] || fail "the work of a run without room for metrics is lost: $(steps_of metrics)"
-rm "$disk/filler" "$disk/metrics.jsonl"
+rm "$disk/filler"
 train metrics steps=$((done_steps + 2)) metrics_file="$disk/metrics.jsonl"
 says out "continuing run metrics from $work/runs/metrics/checkpoints/$done_steps"
+[ "$(grep -vc '^{.*}$' "$disk/metrics.jsonl")" -le 1 ] || fail "more than the cut line is damaged: $(grep -v '^{.*}$' "$disk/metrics.jsonl")"
+grep -q "^{\"step\": $done_steps, .*}\$" "$disk/metrics.jsonl" || fail 'the line behind the cut one is damaged'
 
 # ---- read-only ---------------------------------------------------------------------------------------------
 mount -o remount,ro "$disk"
