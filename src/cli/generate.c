@@ -1,4 +1,9 @@
-/* cli/generate.c – tessera generate: text, or ids, from a model or checkpoint. */
+/* cli/generate.c – tessera generate: text, or ids, from a model or checkpoint.
+ *
+ * Text is shown as it comes, a character only when all of its bytes are there. The prompt is printed in
+ * front of it. With --print-ids and --json nothing is shown before the end.
+ * Not here: sampling (train/sampler.c), conversation templates.
+ */
 #include "cli/cli.h"
 
 #include <errno.h>

@@ -1,4 +1,9 @@
-/* cli/main.c – the program: finds the subcommand, shares options and messages among them. */
+/* cli/main.c – the program: finds the subcommand, shares options and messages among them.
+ *
+ * The library reports, the program speaks: log lines and errors go to standard error, and the exit code
+ * follows from the error's status. A standard output that cannot be written is a failure of its own.
+ * Not here: what a subcommand does (one file each), signals (signals.c).
+ */
 #include "cli/cli.h"
 
 #include <errno.h>

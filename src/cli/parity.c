@@ -1,4 +1,9 @@
-/* cli/parity.c – tessera parity: a model against reference outputs, as a table or JSON. */
+/* cli/parity.c – tessera parity: a model against reference outputs, as a table or JSON.
+ *
+ * A comparison is in f32 unless dtype is set, whatever the configuration's default. Rows that are only
+ * reported have no bound and cannot fail; one row beyond its bound makes the exit code 1.
+ * Not here: the comparison itself and its bounds (train/parity.c).
+ */
 #include "cli/cli.h"
 
 #include <math.h>
@@ -9,9 +14,10 @@
 static const char help[] =
     "usage: tessera parity MODEL_DIR --golden FILE [key=value …] [--json] [--quiet]\n\n"
     "  MODEL_DIR    a Hugging Face folder, a checkpoint or a run\n"
-    "  --golden     safetensors with input_ids, labels, logits, loss, hidden.*, grad.* and, for three AdamW steps,\n"
-    "               step_loss, step_grad_norm, param.*\n"
-    "  key=value    dtype (float32 here unless set), engine, threads, remat_policy, scan_layers, frozen_parameters\n"
+    "  --golden     safetensors with input_ids, labels, logits, loss, hidden.*, grad.* and, for three\n"
+    "               AdamW steps, step_loss, step_grad_norm, param.*\n"
+    "  key=value    dtype (float32 here unless set), engine, threads, remat_policy, scan_layers,\n"
+    "               frozen_parameters\n"
     "  --json       {\"ok\", \"tensors\": [{\"name\", \"max_abs\", \"max_rel\", \"bound\", \"ok\"}]}\n"
     "  --quiet      only what fails\n\n"
     "example:\n  tessera parity tiny-llama3 --golden tiny-llama3/golden.safetensors\n\n"

@@ -1,4 +1,9 @@
-/* cli/train.c – tessera train: step lines in a pipe, one live line on a terminal. */
+/* cli/train.c – tessera train: step lines in a pipe, one live line on a terminal.
+ *
+ * In a pipe every step is a line and nothing else moves the cursor. On a terminal one line is rewritten
+ * with progress and the time left; every twentieth of the run, evaluations and checkpoints stay above it.
+ * Times and losses of the live line are smoothed, those of the step lines are not.
+ */
 #include "cli/cli.h"
 
 #include <math.h>
@@ -14,12 +19,14 @@ static const char help[] =
     "  key=value    MaxText's keys and Tessera's; configs/base.yml explains every one\n"
     "  --plain      a line a step on a terminal too\n"
     "  --quiet      no step lines, only warnings and errors\n\n"
-    "A run of the same name continues from its newest checkpoint. Ctrl-C saves and stops, a second one ends\n"
-    "at once; SIGTERM saves and exits with 75; SIGUSR1 saves and goes on.\n\n"
+    "A run of the same name continues from its newest checkpoint. Ctrl-C saves and stops, a second\n"
+    "one ends at once; SIGTERM saves and exits with 75; SIGUSR1 saves and goes on.\n\n"
     "example:\n"
     "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=book.txt \\\n"
-    "      run_name=first steps=200 per_device_batch_size=16 max_target_length=256 learning_rate=2e-3 dtype=float32\n\n"
-    "exit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 6 not finite, 75 SIGTERM, 130 Ctrl-C\n";
+    "      run_name=first steps=200 per_device_batch_size=16 max_target_length=256 \\\n"
+    "      learning_rate=2e-3 dtype=float32\n\n"
+    "exit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 6 not finite, 75 SIGTERM,\n"
+    "130 Ctrl-C\n";
 
 const cli_command cli_train_command = {"train", "trains a model", help, cli_train};
 
@@ -110,6 +117,12 @@ static void on_sample(void *context, int64_t step, const char *text)
     fflush(stdout);
 }
 
+static bool can_rewrite(void)
+{
+    const char *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && term && *term && strcmp(term, "dumb") != 0;
+}
+
 static void show_config(const ts_config *c, bool quiet)
 {
     const char *note;
@@ -150,7 +163,7 @@ int cli_train(int argc, char **argv)
     ts_status status = ts_config_load_words(words, n, &c, &err);
     free(words);
     if (status != TS_OK) return cli_fail("train", &err);
-    d.live = isatty(STDOUT_FILENO) && !plain && !d.quiet;
+    d.live = !plain && !d.quiet && can_rewrite();
     show_config(c, d.quiet || d.live);
     ts_train_hooks hooks;
     ts_train_hooks_default(&hooks);

@@ -1,4 +1,10 @@
-/* grad/vjp_elementwise.c – VJP rules of elementwise ops. x, y: operands; o: result; d: its cotangent. */
+/* grad/vjp_elementwise.c – VJP rules of elementwise ops.
+ *
+ * X, Y are operands, O the result, D its cotangent. A rule computes in the cotangent's dtype, which may be
+ * f32 where the values are bf16 (grad.h), and asks for a primal value only where it needs one: what is not
+ * asked for is not kept by a repeat. At kinks: |x| has derivative 0 at 0, of equal operands of max and min
+ * the first takes all.
+ */
 #include "grad/rules.h"
 
 #define X (n->in[0])

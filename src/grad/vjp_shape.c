@@ -1,4 +1,9 @@
-/* grad/vjp_shape.c – VJP rules of ops that move, select or reduce elements, and of composites. */
+/* grad/vjp_shape.c – VJP rules of ops that move, select or reduce elements, and of composites.
+ *
+ * Each rule is the transpose of its op: a slice pads, a broadcast sums, a take scatters. Composites have a
+ * gradient op of their own, so that an engine can fuse it and the partitioner sees one row.
+ * Not here: dot (vjp_dot.c), repeat (repeat.c).
+ */
 #include "grad/rules.h"
 
 #define X (n->in[0])

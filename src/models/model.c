@@ -1,4 +1,8 @@
-/* models/model.c – what all decoders share: checks of a description, counts, rope's tables, dispatch. */
+/* models/model.c – what all decoders share: checks of a description, counts, rope's tables, dispatch.
+ *
+ * Frequencies are computed in double and rounded to f32 once; angles are f32 products, as in the runs that
+ * made the published weights. A description that passes ts_model_check cannot overflow a size later.
+ */
 #include "models/model_internal.h"
 
 #include <math.h>

@@ -1,4 +1,9 @@
-/* train/bound.c – an executable together with the buffers of its inputs and outputs; see state.h. */
+/* train/bound.c – an executable together with the buffers of its inputs and outputs; see state.h.
+ *
+ * Inputs that the state has are bound to its buffers, the others get buffers of their own; an output that
+ * replaces an input is that input's buffer. Names are looked up by a linear search over a few dozen inputs,
+ * outside the step but for the batch and three scalars.
+ */
 #include "train/state.h"
 
 struct ts_bound {
@@ -20,7 +25,8 @@ static ts_status bind_inputs(ts_bound *b, ts_engine *e, ts_state *state, ts_erro
         TS_TRY(ts_buffer_new(e, 0, &top->arg[i]->type, &b->in[i], err));
         b->own_in[i] = true;
     }
-    for (int i = 0; state && i < b->graph->n_param; i++)  /* no model runs on zeros because of a name */
+    for (int i = 0; state && i < b->graph->n_param;
+         i++) /* no model runs on zeros because of a name */
         TS_ASSERT(!b->own_in[b->graph->param[i].value->index]);
     return TS_OK;
 }
