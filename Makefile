@@ -135,7 +135,7 @@ install: all
 	install -m 755 $(BUILD)/tessera '$(DESTDIR)$(PREFIX)/bin/tessera'
 	install -m 644 include/tessera.h '$(DESTDIR)$(PREFIX)/include/tessera.h'
 	install -m 644 $(BUILD)/libtessera.a '$(DESTDIR)$(PREFIX)/lib/libtessera.a'
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^#define TS_VERSION "\(.*\)"/\1/p' include/tessera.h)|" \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$(sed -n 's/^#define TS_VERSION  *"\(.*\)"/\1/p' include/tessera.h)|" \
 		-e 's|@PKGS@|$(PKGS)|' tools/tessera.pc.in >'$(DESTDIR)$(PREFIX)/lib/pkgconfig/tessera.pc'
 
 compile_commands.json: FORCE

@@ -1,8 +1,8 @@
 /* fuzz/driver.c – a main for fuzz targets without a fuzzer: replays the files it is given.
  *
- * `make check` links every tests/fuzz/fuzz_NAME.c with this file and runs it over corpus/NAME, so an
- * input that once broke something stays a test on machines that have no clang. One process for all
- * files of a target: a crash names its file, because the path is printed before the input is tried.
+ * `make check` links every tests/fuzz/fuzz_NAME.c with this file and runs it over corpus/NAME, so
+ * that an input that once broke something stays a test on machines without clang. One process for
+ * all files of a target: a crash names its file, whose path is printed before it is tried.
  *
  * Not here: mutation, coverage (make fuzz links clang's libFuzzer instead).
  */
@@ -12,8 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* Reads a whole file into a block of exactly its length, so that a sanitizer sees the first byte read
- * past the end. Returns NULL when it cannot; the caller frees. */
+/* Reads a whole file into a block of exactly its length, so that a sanitizer sees the first byte
+ * read past the end. Returns NULL when it cannot; the caller frees. */
 static uint8_t *read_file(const char *path, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");
