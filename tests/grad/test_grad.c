@@ -133,6 +133,21 @@ static int chained(ts_builder *b, const test_case *c, ts_value **in, ts_value **
     return 1;
 }
 
+/* The const reaches the result only through one carry after another: which carries vary is a fixpoint
+ * that takes as many rounds as there are carries. */
+static int delayed(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
+{
+    ts_value *zero = ts_constant(b, 0, ts_type_of(in[0])->dtype, TS_DIMS({NULL, 2}, {NULL, 3}));
+    ts_value *start[3] = {zero, zero, zero}, *h[3], *results[3];
+    (void)c;
+    ts_repeat *r = ts_repeat_begin(b, 5, false, start, 3, NULL, 0, h, NULL);
+    ts_value *next[3] = {ts_tanh(b, ts_add(b, in[2], h[0])), ts_sin(b, h[0]),
+                         ts_add(b, h[2], ts_mul(b, h[1], h[1]))};
+    ts_repeat_end(b, r, next, NULL, NULL, 0, results);
+    out[0] = results[2];
+    return 1;
+}
+
 static int once(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {
     ts_value *h, *x, *one = ts_slice(b, in[1], 0, 2, 3);
@@ -293,7 +308,7 @@ static int random_graph(ts_builder *b, const test_case *c, ts_value **in, ts_val
      .fwd = 3e-6, .fwd16 = 3e-2, .grad = 2e-5, .grad16 = 8e-2},
 
 static const test_case by_hand[] = {HAND(carry_only) HAND(map_only) HAND(sum_only) HAND(
-    reversed) HAND(swapped) HAND(arguments) HAND(counted) HAND(nested) HAND(chained) HAND(once)};
+    reversed) HAND(swapped) HAND(arguments) HAND(counted) HAND(nested) HAND(chained) HAND(once) HAND(delayed)};
 
 static void repeats_by_hand(void **state)
 {
