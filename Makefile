@@ -126,7 +126,7 @@ tidy:
 bench: all
 	@BUILD=$(BUILD) bench/train.sh
 check-peers: all
-	@tools/run_tests.sh -j 1 -t 1800 $(PEERS)
+	@BUILD=$(BUILD) tools/run_tests.sh -j 1 -t 1800 $(PEERS)
 
 # ---- what is handed on -------------------------------------------------------------------------
 
