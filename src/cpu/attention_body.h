@@ -1,26 +1,25 @@
 /* cpu/attention_body.h – softmax(q·kᵀ·scale + mask)·v in tiles of 72 rows × 96 keys, forward and
  * backward; included by attention_*.c.
  *
- * A row is one (query, group) pair of a kv head, so grouped queries share the packed keys. Never holds
- * S×S: scratch is linear in T. The keys a row sees are one range [from, to) of positions (causal,
- * window) cut by segments. Tiles of keys start at multiples of 96 for every row, so rows are
- * independent and any thread count gives the same bits; in backward one thread does one (batch, kv head) and sums
- * dk and dv in query order. bf16 is widened when packed; arithmetic is f32. Saves log-sum-exp, not
- * probabilities. A row that sees no key is zero and its log-sum-exp −inf.
- * Online softmax: Milakov & Gimelshein 2018; backward: Dao et al. 2022, algorithm 4.
- */
+ * A row is one (query, group) pair of a kv head, so grouped queries share the packed keys. Never
+ * holds S×S: scratch is linear in T. The keys a row sees are one range [from, to) of positions
+ * (causal, window) cut by segments. Tiles of keys start at multiples of 96 for every row, so rows
+ * are independent and any thread count gives the same bits; in backward one thread does one (batch,
+ * kv head) and sums dk and dv in query order. bf16 is widened when packed; arithmetic is f32. Saves
+ * log-sum-exp, not probabilities. A row that sees no key is zero and its log-sum-exp −inf.
+ * Online softmax: Milakov & Gimelshein 2018; backward: Dao et al. 2022, algorithm 4. */
 #include <math.h>
 
 #include "cpu/fast.h"
 #include "cpu/tile.h"
 #include "cpu/vec_math.h"
 
-enum { ROWS = 72, KEYS = 96, AHEAD = 8 };                        /* multiples of every register block in tile.h */
+enum { ROWS = 72, KEYS = 96, AHEAD = 8 }; /* multiples of every register block in tile.h */
 #define NONE (-__builtin_inff())
 
 typedef struct shape {
-    int64_t B, S, T, K, G, D, P;                       /* P: D in whole vectors */
-    int64_t window, tiles, blocks;                     /* row tiles, key blocks */
+    int64_t B, S, T, K, G, D, P;   /* P: D in whole vectors */
+    int64_t window, tiles, blocks; /* row tiles, key blocks */
     bool h, causal;
     float scale, softcap;
     const int32_t *segments;
@@ -29,12 +28,24 @@ typedef struct shape {
 static shape shape_of(const ts_node *n, const void *segments)
 {
     const ts_type *q = ts__in_type(n, 0);
-    const int64_t D = q->dim[4].size, T = ts__in_type(n, 1)->dim[1].size, rows = q->dim[1].size * q->dim[3].size;
+    const int64_t D = q->dim[4].size, T = ts__in_type(n, 1)->dim[1].size,
+                  rows = q->dim[1].size * q->dim[3].size;
     return (shape){
-        .B = q->dim[0].size, .S = q->dim[1].size, .T = T, .K = q->dim[2].size, .G = q->dim[3].size, .D = D,
-        .P = (D + VN - 1) / VN * VN, .window = n->attr.attention.window, .tiles = (rows + ROWS - 1) / ROWS,
-        .blocks = (T + KEYS - 1) / KEYS, .h = q->dtype == TS_BF16, .causal = n->attr.attention.causal,
-        .scale = (float)n->attr.attention.scale, .softcap = (float)n->attr.attention.softcap, .segments = segments,
+        .B = q->dim[0].size,
+        .S = q->dim[1].size,
+        .T = T,
+        .K = q->dim[2].size,
+        .G = q->dim[3].size,
+        .D = D,
+        .P = (D + VN - 1) / VN * VN,
+        .window = n->attr.attention.window,
+        .tiles = (rows + ROWS - 1) / ROWS,
+        .blocks = (T + KEYS - 1) / KEYS,
+        .h = q->dtype == TS_BF16,
+        .causal = n->attr.attention.causal,
+        .scale = (float)n->attr.attention.scale,
+        .softcap = (float)n->attr.attention.softcap,
+        .segments = segments,
     };
 }
 
@@ -68,8 +79,10 @@ INLINE void unpack_row(const shape *h, void *x, int64_t at, float scale, const f
 {
     const vf s = v_set1(scale);
     for (int64_t i = 0; i < h->D; i += VN) {
-        if (h->h) v_put_some(true, x, at + i, v_load(in + i) * s, h->D - i);
-        else v_put_some(false, x, at + i, v_load(in + i) * s, h->D - i);
+        if (h->h)
+            v_put_some(true, x, at + i, v_load(in + i) * s, h->D - i);
+        else
+            v_put_some(false, x, at + i, v_load(in + i) * s, h->D - i);
     }
 }
 
@@ -89,9 +102,10 @@ static void pack_keys(const shape *h, const void *x, int64_t b, int64_t k, float
     }
 }
 
-/* Keys of one head as blocks [blocks, D, KEYS]: transposed, the last block padded with zeros. rows is
- * scratch for VN rows of P. */
-static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, float *rows, float *out)
+/* Keys of one head as blocks [blocks, D, KEYS]: transposed, the last block padded with zeros. rows
+ * is scratch for VN rows of P. */
+static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, float *rows,
+                        float *out)
 {
     if (h->T % KEYS) memset(out + (h->blocks - 1) * h->D * KEYS, 0, (size_t)(h->D * KEYS) * 4);
     for (int64_t t = 0; t < h->T; t += VN) {
@@ -99,16 +113,17 @@ static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, flo
         float *o = out + t / KEYS * h->D * KEYS + t % KEYS;
         for (int64_t i = 0; i < VN; i++) {
             fetch(h, x, key_at(h, b, k, t + i + AHEAD < h->T ? t + i + AHEAD : t));
-            if (i < n) pack_row(h, x, key_at(h, b, k, t + i), 1.0f, rows + i * h->P);
-            else memset(rows + i * h->P, 0, (size_t)h->P * 4);
+            if (i < n)
+                pack_row(h, x, key_at(h, b, k, t + i), 1.0f, rows + i * h->P);
+            else
+                memset(rows + i * h->P, 0, (size_t)h->P * 4);
         }
         for (int64_t d = 0; d < h->D; d += VN) {
             vf v[VN];
             UNROLL for (int i = 0; i < VN; i++) v[i] = v_load(rows + i * h->P + d);
             v_turn(v);
             const int64_t m = h->D - d < VN ? h->D - d : VN;
-            UNROLL for (int i = 0; i < VN; i++)
-                if (i < m) v_store(o + (d + i) * KEYS, v[i]);
+            UNROLL for (int i = 0; i < VN; i++) if (i < m) v_store(o + (d + i) * KEYS, v[i]);
         }
     }
 }
@@ -117,9 +132,9 @@ static void pack_turned(const shape *h, const void *x, int64_t b, int64_t k, flo
 
 /* A tile of rows: where they lie and what they see, of all keys and of one block. */
 typedef struct window {
-    int64_t rows, at[ROWS], query[ROWS], low[ROWS], high[ROWS];      /* keys [low, high) of each row */
-    int64_t key, keys;                                 /* of the block: first key; how many any row may see */
-    int from[ROWS], to[ROWS];                          /* columns of the block that each row sees */
+    int64_t rows, at[ROWS], query[ROWS], low[ROWS], high[ROWS]; /* keys [low, high) of each row */
+    int64_t key, keys;        /* of the block: first key; how many any row may see */
+    int from[ROWS], to[ROWS]; /* columns of the block that each row sees */
 } window;
 
 static void window_open(const shape *h, window *w, int64_t b, int64_t k, int64_t tile_index)
@@ -155,10 +170,11 @@ static void clear_rest(const window *w, float *s, int first, int limit)
     for (int i = limit; i < w->keys; i += VN) v_store(s + i, v_zero());
 }
 
-/* Scores of one row, in place: capped, −inf where the row may not look. Whole vectors from *first to
- * *limit hold all that it sees, so that what follows has no tails; beyond them, up to the keys of the window,
- * are zeros. */
-static void finish_scores(const shape *h, const window *w, int64_t b, int64_t r, float *s, int *first, int *limit)
+/* Scores of one row, in place: capped, −inf where the row may not look. Whole vectors from *first
+ * to *limit hold all that it sees, so that what follows has no tails; beyond them, up to the keys
+ * of the window, are zeros. */
+static void finish_scores(const shape *h, const window *w, int64_t b, int64_t r, float *s,
+                          int *first, int *limit)
 {
     const int from = w->from[r], to = w->to[r];
     const vf none = v_set1(NONE);
@@ -169,7 +185,8 @@ static void finish_scores(const shape *h, const window *w, int64_t b, int64_t r,
         for (int i = *first; i < *limit; i += VN) v_store(s + i, cap * v_tanh(v_load(s + i) / cap));
     }
     if (from > *first) v_store(s + *first, v_first_or(none, from - *first, v_load(s + *first)));
-    if (to < *limit) v_store(s + *limit - VN, v_first_or(v_load(s + *limit - VN), to - (*limit - VN), none));
+    if (to < *limit)
+        v_store(s + *limit - VN, v_first_or(v_load(s + *limit - VN), to - (*limit - VN), none));
     if (h->segments) {
         const int32_t *seg = h->segments + b * h->S, own = seg[w->query[r]];
         for (int i = from; i < to; i++)
@@ -184,34 +201,61 @@ static int vectors_of(int64_t n)
 }
 
 /* out [rows, KEYS] = x [rows, P] · turned keys [D, KEYS]. */
-static void score_tile(const shape *h, const window *w, const float *x, const float *turned, float *out)
+static void score_tile(const shape *h, const window *w, const float *x, const float *turned,
+                       float *out)
 {
-    const tile t = {.a = x, .b = turned, .c = out, .m = w->rows, .k = h->D, .a_row = h->P, .a_col = 1,
-                    .b_row = KEYS, .c_row = KEYS, .vectors = vectors_of(w->keys)};
+    const tile t = {.a = x,
+                    .b = turned,
+                    .c = out,
+                    .m = w->rows,
+                    .k = h->D,
+                    .a_row = h->P,
+                    .a_col = 1,
+                    .b_row = KEYS,
+                    .c_row = KEYS,
+                    .vectors = vectors_of(w->keys)};
     tile_product(&t);
 }
 
 /* sum [rows, P] += p [rows, KEYS] · keys [.., P]. */
 static void add_keys(const shape *h, const window *w, const float *p, const float *keys, float *sum)
 {
-    const tile t = {.a = p, .b = keys, .c = sum, .m = w->rows, .k = w->keys, .a_row = KEYS, .a_col = 1,
-                    .b_row = h->P, .c_row = h->P, .vectors = vectors_of(h->P), .add = true};
+    const tile t = {.a = p,
+                    .b = keys,
+                    .c = sum,
+                    .m = w->rows,
+                    .k = w->keys,
+                    .a_row = KEYS,
+                    .a_col = 1,
+                    .b_row = h->P,
+                    .c_row = h->P,
+                    .vectors = vectors_of(h->P),
+                    .add = true};
     tile_product(&t);
 }
 
 /* sum [keys, P] += pᵀ · x [rows, P]. */
 static void add_rows(const shape *h, const window *w, const float *p, const float *x, float *sum)
 {
-    const tile t = {.a = p, .b = x, .c = sum, .m = w->keys, .k = w->rows, .a_row = 1, .a_col = KEYS,
-                    .b_row = h->P, .c_row = h->P, .vectors = vectors_of(h->P), .add = true};
+    const tile t = {.a = p,
+                    .b = x,
+                    .c = sum,
+                    .m = w->keys,
+                    .k = w->rows,
+                    .a_row = 1,
+                    .a_col = KEYS,
+                    .b_row = h->P,
+                    .c_row = h->P,
+                    .vectors = vectors_of(h->P),
+                    .add = true};
     tile_product(&t);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-typedef struct forward {                               /* one thread's scratch */
+typedef struct forward { /* one thread's scratch */
     float *keys, *values, *q, *s, *o, *most, *total;
-    int64_t packed;                                    /* which (batch, head) keys and values hold */
+    int64_t packed; /* which (batch, head) keys and values hold */
 } forward;
 
 static int64_t forward_floats(const shape *h)
@@ -241,7 +285,7 @@ static void softmax_row(const shape *h, const window *w, int64_t b, int64_t r, f
     for (int i = first; i < limit; i += VN) {
         const vf x = v_load(s + i);
         top = v_hmax(x, top);
-        bad = bad + x;                                 /* NaN if any is; +inf among −inf also ends as NaN */
+        bad = bad + x; /* NaN if any is; +inf among −inf also ends as NaN */
     }
     const bool nan = v_any(v_is_nan(bad));
     const float most = nan ? __builtin_nanf("") : v_max_of(top);
@@ -264,7 +308,8 @@ static void softmax_row(const shape *h, const window *w, int64_t b, int64_t r, f
     f->total[r] += v_sum(sum);
 }
 
-static void forward_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t tile_index, forward *f)
+static void forward_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k,
+                         int64_t tile_index, forward *f)
 {
     window w;
     window_open(h, &w, b, k, tile_index);
@@ -330,9 +375,9 @@ static void run_forward(const ts_cpu_call *c)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-enum { Q, KEY, V, O, LSE, DO, SEGMENTS };              /* operands of attention_grad */
+enum { Q, KEY, V, O, LSE, DO, SEGMENTS }; /* operands of attention_grad */
 
-typedef struct backward {                              /* one thread's scratch */
+typedef struct backward { /* one thread's scratch */
     float *turned_k, *turned_v, *k, *dk, *dv, *q, *go, *dq, *s, *ds, *lse, *delta;
 } backward;
 
@@ -376,7 +421,7 @@ static void grad_row(const shape *h, const window *w, int64_t b, int64_t r, back
         const vf x = v_load(s + i), p = v_exp_flush(x - lse);
         vf d = p * (v_load(ds + i) - delta);
         if (h->softcap > 0) {
-            const vf t = v_hmax(x * inverse_cap, v_set1(-1.0f));     /* −inf where masked: p is 0 */
+            const vf t = v_hmax(x * inverse_cap, v_set1(-1.0f)); /* −inf where masked: p is 0 */
             d = d * v_fnma(t, t, v_set1(1.0f));
         }
         v_store(s + i, p);
@@ -392,7 +437,8 @@ static float row_product(const shape *h, const float *a, const float *b)
     return v_sum(sum);
 }
 
-static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k, int64_t tile_index, backward *f)
+static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k,
+                      int64_t tile_index, backward *f)
 {
     window w;
     window_open(h, &w, b, k, tile_index);
@@ -450,13 +496,15 @@ static void run_backward(const ts_cpu_call *c)
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 /* Products of all rows and keys: half of them where causal. */
-static ts_status prepare(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err, bool grad)
+static ts_status prepare(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err,
+                         bool grad)
 {
     const shape h = shape_of(n, NULL);
     size_t bytes;
     const int64_t floats = grad ? backward_floats(&h) : forward_floats(&h);
     if (ts_mul_size(ts_round_up((size_t)floats, 16) * sizeof(float), (size_t)threads, &bytes))
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "attention over %lld keys needs more scratch than can be addressed",
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                        "attention over %lld keys needs more scratch than can be addressed",
                         (long long)h.T);
     out->scratch_bytes = bytes;
     out->flops = (grad ? 10.0 : 4.0) * (double)(h.B * h.K * h.G * h.D) * (double)h.S * (double)h.T *
@@ -470,15 +518,20 @@ static ts_status prepare_forward(const ts_node *n, int threads, ts_cpu_prepared 
     return prepare(n, threads, out, err, false);
 }
 
-static ts_status prepare_backward(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
+static ts_status prepare_backward(const ts_node *n, int threads, ts_cpu_prepared *out,
+                                  ts_error *err)
 {
     return prepare(n, threads, out, err, true);
 }
 
-static const ts_cpu_kernel forward_kernel = {"ts_cpu_attention_" ISA_TEXT, prepare_forward, run_forward, NULL, 0};
-static const ts_cpu_kernel backward_kernel = {"ts_cpu_attention_grad_" ISA_TEXT, prepare_backward, run_backward, NULL, 0};
+static const ts_cpu_kernel forward_kernel = {"ts_cpu_attention_" ISA_TEXT, prepare_forward,
+                                             run_forward, NULL, 0};
+static const ts_cpu_kernel backward_kernel = {"ts_cpu_attention_grad_" ISA_TEXT, prepare_backward,
+                                              run_backward, NULL, 0};
 
 const ts_cpu_kernel *ISA(ts__pick_attention)(const ts_node *n)
 {
-    return n->op == TS_OP_attention ? &forward_kernel : n->op == TS_OP_attention_grad ? &backward_kernel : NULL;
+    return n->op == TS_OP_attention        ? &forward_kernel
+           : n->op == TS_OP_attention_grad ? &backward_kernel
+                                           : NULL;
 }

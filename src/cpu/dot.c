@@ -1,20 +1,22 @@
 /* cpu/dot.c – the dot op as one batched matrix product.
  *
- * The dimensions of each group (batch, free of x, free of y, contracted) are merged where their strides
- * allow; contracted ones are first put in the order of x's memory, which a sum does not notice. An
- * operand whose free or contracted dimensions do not merge into one stride is copied into scratch in
- * the order batch, free, contracted. The result is dense in exactly that order by definition.
- * Not here: the product itself (gemm.c).
- */
+ * The dimensions of each group (batch, free of x, free of y, contracted) are merged where their
+ * strides allow; contracted ones are first put in the order of x's memory, which a sum does not
+ * notice. An operand whose free or contracted dimensions do not merge into one stride is copied
+ * into scratch in the order batch, free, contracted. The result is dense in exactly that order by
+ * definition. Not here: the product itself (gemm.c). */
 #include "cpu/fast.h"
 
-typedef struct group { int n; int64_t size[TS_MAX_RANK], x[TS_MAX_RANK], y[TS_MAX_RANK]; } group;
+typedef struct group {
+    int n;
+    int64_t size[TS_MAX_RANK], x[TS_MAX_RANK], y[TS_MAX_RANK];
+} group;
 
 typedef struct dot {
     ts__gemm *gemm;
     bool pack_x, pack_y;
     ts__copy copy_x, copy_y;
-    size_t y_at, scratch_at;                           /* scratch: packed x, packed y, the product's */
+    size_t y_at, scratch_at; /* scratch: packed x, packed y, the product's */
 } dot;
 
 static void dense_strides(const ts_type *t, int64_t stride[TS_MAX_RANK])
@@ -40,11 +42,13 @@ static bool has(const ts_dims *d, int64_t v)
     return false;
 }
 
-static group free_dims(const ts_type *t, const int64_t *stride, const ts_dims *batch, const ts_dims *contract)
+static group free_dims(const ts_type *t, const int64_t *stride, const ts_dims *batch,
+                       const ts_dims *contract)
 {
     group g = {0};
     for (int d = 0; d < t->rank; d++)
-        if (!has(batch, d) && !has(contract, d)) group_add(&g, t->dim[d].size, stride[d], stride[d]);
+        if (!has(batch, d) && !has(contract, d))
+            group_add(&g, t->dim[d].size, stride[d], stride[d]);
     return g;
 }
 
@@ -79,7 +83,8 @@ static void merge_batch(group *g)
 {
     int n = 0;
     for (int i = 0; i < g->n; i++) {
-        const bool joins = n > 0 && g->x[n - 1] == g->x[i] * g->size[i] && g->y[n - 1] == g->y[i] * g->size[i];
+        const bool joins =
+            n > 0 && g->x[n - 1] == g->x[i] * g->size[i] && g->y[n - 1] == g->y[i] * g->size[i];
         const int at = joins ? n - 1 : n;
         g->size[at] = joins ? g->size[at] * g->size[i] : g->size[i];
         g->x[at] = g->x[i], g->y[at] = g->y[i];
@@ -89,11 +94,12 @@ static void merge_batch(group *g)
 }
 
 /* The copy that brings an operand to batch, free, contracted; its batch strides become dense. */
-static ts__copy packing(group *batch, int64_t *batch_stride, const group *f, const int64_t *fs, const group *k,
-                        const int64_t *ks, size_t bytes)
+static ts__copy packing(group *batch, int64_t *batch_stride, const group *f, const int64_t *fs,
+                        const group *k, const int64_t *ks, size_t bytes)
 {
     ts__copy c = {.bytes = bytes};
-    for (int i = 0; i < batch->n; i++) c.dim[c.rank] = batch->size[i], c.src[c.rank++] = batch_stride[i];
+    for (int i = 0; i < batch->n; i++)
+        c.dim[c.rank] = batch->size[i], c.src[c.rank++] = batch_stride[i];
     for (int i = 0; i < f->n; i++) c.dim[c.rank] = f->size[i], c.src[c.rank++] = fs[i];
     for (int i = 0; i < k->n; i++) c.dim[c.rank] = k->size[i], c.src[c.rank++] = ks[i];
     int64_t s = 1;
@@ -123,8 +129,12 @@ static ts__gemm_spec dot_spec(const ts_node *n, dot *d)
     group fx = free_dims(x, sx, &n->attr.dot.x_batch, &n->attr.dot.x_contract);
     group fy = free_dims(y, sy, &n->attr.dot.y_batch, &n->attr.dot.y_contract);
     sort_by_x(&k);
-    ts__gemm_spec s = {.m = total(&fx), .n = total(&fy), .k = total(&k),
-                       .x = x->dtype, .y = y->dtype, .out = ts__out_type(n, 0)->dtype};
+    ts__gemm_spec s = {.m = total(&fx),
+                       .n = total(&fy),
+                       .k = total(&k),
+                       .x = x->dtype,
+                       .y = y->dtype,
+                       .out = ts__out_type(n, 0)->dtype};
     const bool x_free = one_stride(&fx, fx.x, &s.x_m), x_sum = one_stride(&k, k.x, &s.x_k);
     const bool y_free = one_stride(&fy, fy.y, &s.y_n), y_sum = one_stride(&k, k.y, &s.y_k);
     d->pack_x = !x_free || !x_sum;
@@ -152,7 +162,8 @@ static void dot_release(void *state)
     ts_free(d);
 }
 
-static ts_status dot_prepare(const ts_node *n, ts_isa isa, int threads, ts_cpu_prepared *out, ts_error *err)
+static ts_status dot_prepare(const ts_node *n, ts_isa isa, int threads, ts_cpu_prepared *out,
+                             ts_error *err)
 {
     dot *d = ts_alloc_zero(sizeof *d);
     if (!d) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for the plan of a dot");
@@ -187,10 +198,11 @@ static void dot_run(const ts_cpu_call *c)
     ts__gemm_run(d->gemm, x, y, c->out[0], scratch + d->scratch_at, c->threads);
 }
 
-#define PREPARE(isa, ISA)                                                                             \
-    static ts_status prepare_##isa(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err) \
-    {                                                                                                 \
-        return dot_prepare(n, ISA, threads, out, err);                                                \
+#define PREPARE(isa, ISA)                                                                          \
+    static ts_status prepare_##isa(const ts_node *n, int threads, ts_cpu_prepared *out,            \
+                                   ts_error *err)                                                  \
+    {                                                                                              \
+        return dot_prepare(n, ISA, threads, out, err);                                             \
     }
 PREPARE(avx2, TS_ISA_AVX2)
 PREPARE(avx512, TS_ISA_AVX512)
@@ -204,7 +216,8 @@ static const ts_cpu_kernel dot_kernel[TS_ISAS] = {
 
 const ts_cpu_kernel *ts__pick_dot(const ts_node *n, ts_isa isa)
 {
-    const bool floats = ts__is_float(ts__in_type(n, 0)->dtype) && ts__is_float(ts__in_type(n, 1)->dtype) &&
+    const bool floats = ts__is_float(ts__in_type(n, 0)->dtype) &&
+                        ts__is_float(ts__in_type(n, 1)->dtype) &&
                         ts__is_float(ts__out_type(n, 0)->dtype);
     return n->op == TS_OP_dot && floats ? &dot_kernel[isa] : NULL;
 }

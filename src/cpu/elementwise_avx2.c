@@ -1,2 +1,3 @@
-/* cpu/elementwise_avx2.c – cpu/elementwise_body.h compiled for AVX2; the Makefile gives this file its flags. */
+/* cpu/elementwise_avx2.c – cpu/elementwise_body.h compiled for AVX2; the Makefile gives this file
+ * its flags. */
 #include "cpu/elementwise_body.h"

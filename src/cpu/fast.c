@@ -1,9 +1,8 @@
 /* cpu/fast.c – which fast kernel computes a node.
  *
- * Each group (a file of kernels) says which nodes it covers; the first that does wins, and a node that
- * none covers runs in cpu/ref. Only dot and linear_xent use bf16 products, so they are the only ones
- * that tell avx512 and avx512_bf16 apart.
- */
+ * Each group (a file of kernels) says which nodes it covers; the first that does wins, and a node
+ * that none covers runs in cpu/ref. Only dot and linear_xent use bf16 products, so they are the
+ * only ones that tell avx512 and avx512_bf16 apart. */
 #include "cpu/fast.h"
 
 ts_status ts__prepare_plain(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err)
@@ -16,12 +15,22 @@ ts_status ts__prepare_plain(const ts_node *n, int threads, ts_cpu_prepared *out,
 }
 
 static ts__pick *const groups_avx2[] = {
-    ts__pick_elementwise_avx2, ts__pick_move, ts__pick_reduce_avx2, ts__pick_rows_avx2, ts__pick_update_avx2,
-    ts__pick_attention_avx2, NULL,
+    ts__pick_elementwise_avx2,
+    ts__pick_move,
+    ts__pick_reduce_avx2,
+    ts__pick_rows_avx2,
+    ts__pick_update_avx2,
+    ts__pick_attention_avx2,
+    NULL,
 };
 static ts__pick *const groups_avx512[] = {
-    ts__pick_elementwise_avx512, ts__pick_move, ts__pick_reduce_avx512, ts__pick_rows_avx512, ts__pick_update_avx512,
-    ts__pick_attention_avx512, NULL,
+    ts__pick_elementwise_avx512,
+    ts__pick_move,
+    ts__pick_reduce_avx512,
+    ts__pick_rows_avx512,
+    ts__pick_update_avx512,
+    ts__pick_attention_avx512,
+    NULL,
 };
 
 const ts_cpu_kernel *ts_cpu_fast(const ts_node *n, ts_isa isa)

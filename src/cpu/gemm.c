@@ -1,13 +1,12 @@
 /* cpu/gemm.c – matrix products: oneDNN, and what it does not do by itself.
  *
- * f32 × f32, and bf16 × bf16 where the machine has fast bf16 products, are one oneDNN primitive on the
- * operands' own strides. Everything else (bf16 storage without bf16 products, mixed dtypes, strides
- * that oneDNN only takes in its slow reference) goes in panels: a panel is widened to f32 into scratch,
- * multiplied, and its result narrowed. Sums are f32 always.
- * Invariants: primitives and memory objects are made in ts__gemm_new; run sets handles and executes.
- * One engine and stream serve the process and are never freed; run is for one thread at a time.
- * Not here: which dimensions of a dot form m, n and k (dot.c).
- */
+ * f32 × f32, and bf16 × bf16 where the machine has fast bf16 products, are one oneDNN primitive on
+ * the operands' own strides. Everything else (bf16 storage without bf16 products, mixed dtypes,
+ * strides that oneDNN only takes in its slow reference) goes in panels: a panel is widened to f32
+ * into scratch, multiplied, and its result narrowed. Sums are f32 always. Invariants: primitives
+ * and memory objects are made in ts__gemm_new; run sets handles and executes. One engine and stream
+ * serve the process and are never freed; run is for one thread at a time. Not here: which
+ * dimensions of a dot form m, n and k (dot.c). */
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 
@@ -23,7 +22,8 @@ static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 static void engine_open(void)
 {
     engine_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
-    if (engine_status == dnnl_success) engine_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
+    if (engine_status == dnnl_success)
+        engine_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
 }
 
 /* One oneDNN matmul with the memory objects it reads and writes. */
@@ -36,11 +36,12 @@ typedef struct product {
 struct ts__gemm {
     ts__gemm_spec s;
     ts_isa isa;
-    bool panels;                                       /* else one product for everything */
-    bool pack_x, pack_y, narrow;                       /* what panels convert */
-    int64_t batches, mb, nb;                           /* elements of the batch; panel sizes */
-    product p[2][2];                                   /* [last m panel is shorter][last n panel …] */
-    size_t y_at, out_at, scratch_at, scratch_bytes;    /* scratch: x panel, y panel, out panel, oneDNN's */
+    bool panels;                 /* else one product for everything */
+    bool pack_x, pack_y, narrow; /* what panels convert */
+    int64_t batches, mb, nb;     /* elements of the batch; panel sizes */
+    product p[2][2];             /* [last m panel is shorter][last n panel …] */
+    size_t y_at, out_at, scratch_at,
+        scratch_bytes; /* scratch: x panel, y panel, out panel, oneDNN's */
 };
 
 /* ---- one product ----------------------------------------------------------------------------- */
@@ -94,7 +95,8 @@ static dnnl_status_t descriptors(const ts__gemm_spec *s, dnnl_memory_desc_t md[3
 }
 
 /* Descriptor of the fastest implementation; *slow when that is only the reference. */
-static dnnl_status_t choose(const ts__gemm_spec *s, dnnl_memory_desc_t md[3], dnnl_primitive_desc_t *pd, bool *slow)
+static dnnl_status_t choose(const ts__gemm_spec *s, dnnl_memory_desc_t md[3],
+                            dnnl_primitive_desc_t *pd, bool *slow)
 {
     dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
@@ -119,10 +121,12 @@ static dnnl_status_t choose(const ts__gemm_spec *s, dnnl_memory_desc_t md[3], dn
 
 static ts_status dnnl_failed(dnnl_status_t e, const ts__gemm_spec *s, ts_error *err)
 {
-    return TS_ERROR(err, e == dnnl_out_of_memory ? TS_RESOURCE_EXHAUSTED : TS_INTERNAL,
-                    "oneDNN refused a matrix product (status %d): %s × %s → %s, m %lld, n %lld, k %lld, %d batch dimensions",
-                    (int)e, ts_dtype_name(s->x), ts_dtype_name(s->y), ts_dtype_name(s->out), (long long)s->m,
-                    (long long)s->n, (long long)s->k, s->n_batch);
+    return TS_ERROR(
+        err, e == dnnl_out_of_memory ? TS_RESOURCE_EXHAUSTED : TS_INTERNAL,
+        "oneDNN refused a matrix product (status %d): %s × %s → %s, m %lld, n %lld, k %lld, "
+        "%d batch dimensions",
+        (int)e, ts_dtype_name(s->x), ts_dtype_name(s->y), ts_dtype_name(s->out), (long long)s->m,
+        (long long)s->n, (long long)s->k, s->n_batch);
 }
 
 /* *slow = NULL: take whatever oneDNN has; else leave p empty where that is the reference. */
@@ -136,7 +140,8 @@ static ts_status product_new(const ts__gemm_spec *s, product *p, bool *slow, ts_
     if (!(slow && *slow)) {
         if (!e) e = dnnl_primitive_create(&p->primitive, pd);
         if (!e) {
-            const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+            const dnnl_memory_desc_t *scratch =
+                dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
             p->scratch_bytes = dnnl_memory_desc_get_size(scratch);
             e = dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
         }
@@ -155,7 +160,10 @@ static ts_status product_new(const ts__gemm_spec *s, product *p, bool *slow, ts_
 static void product_run(const product *p, const void *x, const void *y, void *out, void *scratch)
 {
     dnnl_exec_arg_t args[4] = {
-        {DNNL_ARG_SRC, p->x}, {DNNL_ARG_WEIGHTS, p->y}, {DNNL_ARG_DST, p->out}, {DNNL_ARG_SCRATCHPAD, p->scratch},
+        {DNNL_ARG_SRC, p->x},
+        {DNNL_ARG_WEIGHTS, p->y},
+        {DNNL_ARG_DST, p->out},
+        {DNNL_ARG_SCRATCHPAD, p->scratch},
     };
     dnnl_memory_set_data_handle(p->x, (void *)(uintptr_t)x);
     dnnl_memory_set_data_handle(p->y, (void *)(uintptr_t)y);
@@ -167,8 +175,11 @@ static void product_run(const product *p, const void *x, const void *y, void *ou
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-/* A panel keeps its operand's contiguous direction: rows of `inner` elements, one after the other. */
-typedef struct packing { int64_t outer, inner, outer_stride, inner_stride; } packing;
+/* A panel keeps its operand's contiguous direction: rows of `inner` elements, one after the other.
+ */
+typedef struct packing {
+    int64_t outer, inner, outer_stride, inner_stride;
+} packing;
 
 static packing packing_of(int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
@@ -184,7 +195,8 @@ static void pack(packing p, ts_dtype dtype, ts_isa isa, const void *x, float *ou
         const float *f = (const float *)x + i * p.outer_stride;
         const uint16_t *h = (const uint16_t *)x + i * p.outer_stride;
         float *o = out + i * p.inner;
-        if (dtype == TS_BF16 && p.inner_stride == 1) ts__widen(isa, h, o, p.inner);
+        if (dtype == TS_BF16 && p.inner_stride == 1)
+            ts__widen(isa, h, o, p.inner);
         else if (dtype == TS_BF16)
             for (int64_t j = 0; j < p.inner; j++) o[j] = ts_bf16_to_f32(h[j * p.inner_stride]);
         else
@@ -243,17 +255,20 @@ static ts_status panels_new(ts__gemm *g, ts_error *err)
 }
 
 /* Result panel [m, n] of scratch into its place in out. */
-static void unpack(const ts__gemm *g, const float *from, void *out, int64_t at, int64_t m, int64_t n, int threads)
+static void unpack(const ts__gemm *g, const float *from, void *out, int64_t at, int64_t m,
+                   int64_t n, int threads)
 {
     const int use = ts__threads(m * n, threads);
 #pragma omp parallel for num_threads(use) if (use > 1)
     for (int64_t i = 0; i < m; i++) {
         const float *row = from + i * n;
         const int64_t to = at + i * g->s.n;
-        if (g->s.out == TS_BF16) ts__narrow(g->isa, row, (uint16_t *)out + to, n);
+        if (g->s.out == TS_BF16)
+            ts__narrow(g->isa, row, (uint16_t *)out + to, n);
         else if (g->s.accumulate)
             for (int64_t j = 0; j < n; j++) ((float *)out)[to + j] += row[j];
-        else memcpy((float *)out + to, row, (size_t)n * 4);
+        else
+            memcpy((float *)out + to, row, (size_t)n * 4);
     }
 }
 
@@ -263,14 +278,16 @@ static const void *at_element(const void *p, ts_dtype t, int64_t i)
 }
 
 /* One matrix of the batch. */
-static void panels_run(const ts__gemm *g, const void *x, const void *y, void *out, char *scratch, int threads)
+static void panels_run(const ts__gemm *g, const void *x, const void *y, void *out, char *scratch,
+                       int threads)
 {
     const ts__gemm_spec *s = &g->s;
     for (int64_t n0 = 0; n0 < s->n; n0 += g->nb) {
         const int64_t n = s->n - n0 < g->nb ? s->n - n0 : g->nb;
         const void *yp = at_element(y, s->y, n0 * s->y_n);
         if (g->pack_y) {
-            pack(packing_of(s->k, n, s->y_k, s->y_n), s->y, g->isa, yp, (float *)(scratch + g->y_at), threads);
+            pack(packing_of(s->k, n, s->y_k, s->y_n), s->y, g->isa, yp,
+                 (float *)(scratch + g->y_at), threads);
             yp = scratch + g->y_at;
         }
         for (int64_t m0 = 0; m0 < s->m; m0 += g->mb) {
@@ -279,7 +296,8 @@ static void panels_run(const ts__gemm *g, const void *x, const void *y, void *ou
             if (g->pack_x) {
                 /* The only panel of x is still there from the last round. */
                 if (n0 == 0 || g->mb < s->m)
-                    pack(packing_of(m, s->k, s->x_m, s->x_k), s->x, g->isa, xp, (float *)scratch, threads);
+                    pack(packing_of(m, s->k, s->x_m, s->x_k), s->x, g->isa, xp, (float *)scratch,
+                         threads);
                 xp = scratch;
             }
             const product *p = &g->p[m < g->mb][n < g->nb];
@@ -320,16 +338,20 @@ static ts_status gemm_build(ts__gemm *g, int threads, ts_error *err)
     return panels_new(g, err);
 }
 
-ts_status ts__gemm_new(const ts__gemm_spec *s, ts_isa isa, int threads, ts__gemm **out, ts_error *err)
+ts_status ts__gemm_new(const ts__gemm_spec *s, ts_isa isa, int threads, ts__gemm **out,
+                       ts_error *err)
 {
     TS_ASSERT(!s->accumulate || s->out == TS_F32);
     ts__gemm *g = ts_alloc_zero(sizeof *g);
-    if (!g) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for the plan of a matrix product");
+    if (!g)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for the plan of a matrix product");
     g->s = *s;
     g->isa = isa;
     ts_status status = gemm_build(g, threads, err);
-    if (status == TS_OK) *out = g;
-    else ts__gemm_free(g);
+    if (status == TS_OK)
+        *out = g;
+    else
+        ts__gemm_free(g);
     return status;
 }
 
@@ -338,12 +360,14 @@ size_t ts__gemm_scratch(const ts__gemm *g)
     return g->scratch_bytes;
 }
 
-void ts__gemm_run(const ts__gemm *g, const void *x, const void *y, void *out, void *scratch, int threads)
+void ts__gemm_run(const ts__gemm *g, const void *x, const void *y, void *out, void *scratch,
+                  int threads)
 {
     const ts__gemm_spec *s = &g->s;
     if (g->batches == 0 || s->m == 0 || s->n == 0) return;
     if (s->k == 0) {
-        if (!s->accumulate) memset(out, 0, (size_t)(g->batches * s->m * s->n) * ts_dtype_bytes(s->out));
+        if (!s->accumulate)
+            memset(out, 0, (size_t)(g->batches * s->m * s->n) * ts_dtype_bytes(s->out));
         return;
     }
     use_threads(threads);

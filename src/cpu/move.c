@@ -1,10 +1,10 @@
 /* cpu/move.c – ops that only move elements, and the strided copy behind them.
  *
- * A copy is a list of dimensions with a stride on each side; neighbours that form one stride are merged
- * first, so most copies end as a few long memcpys. Where the contiguous direction of the source is
- * not the destination's last, tiles keep both sides in cache. dtypes are just bytes here.
- * Invariant: source and destination do not overlap, except for dynamic_update in its operand's buffer.
- */
+ * A copy is a list of dimensions with a stride on each side; neighbours that form one stride are
+ * merged first, so most copies end as a few long memcpys. Where the contiguous direction of the
+ * source is not the destination's last, tiles keep both sides in cache. dtypes are just bytes here.
+ * Invariant: source and destination do not overlap, except for dynamic_update in its operand's
+ * buffer. */
 #include "cpu/fast.h"
 
 enum { TILE = 16 };
@@ -29,36 +29,46 @@ static ts__copy merged(const ts__copy *c)
     return m;
 }
 
-#define COPY_ROW(T)                                                                                   \
-    do {                                                                                              \
-        const T *s = src;                                                                             \
-        T *d = dst;                                                                                   \
-        if (ss == 0) for (int64_t i = 0; i < n; i++) d[i * ds] = *s;                                  \
-        else for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss];                                   \
+#define COPY_ROW(T)                                                                                \
+    do {                                                                                           \
+        const T *s = src;                                                                          \
+        T *d = dst;                                                                                \
+        if (ss == 0)                                                                               \
+            for (int64_t i = 0; i < n; i++) d[i * ds] = *s;                                        \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss];                                 \
     } while (0)
 
 static void copy_row(const void *src, int64_t ss, void *dst, int64_t ds, int64_t n, size_t bytes)
 {
-    if (ss == 1 && ds == 1) memcpy(dst, src, (size_t)n * bytes);
-    else if (bytes == 4) COPY_ROW(uint32_t);
-    else if (bytes == 2) COPY_ROW(uint16_t);
-    else COPY_ROW(uint8_t);
+    if (ss == 1 && ds == 1)
+        memcpy(dst, src, (size_t)n * bytes);
+    else if (bytes == 4)
+        COPY_ROW(uint32_t);
+    else if (bytes == 2)
+        COPY_ROW(uint16_t);
+    else
+        COPY_ROW(uint8_t);
 }
 
 /* dst[r·ds + c] = src[c·ss + r] for one tile. */
-#define TURN_TILE(T)                                                                                  \
-    do {                                                                                              \
-        const T *s = src;                                                                             \
-        T *d = dst;                                                                                   \
-        for (int64_t r = 0; r < rows; r++)                                                            \
-            for (int64_t c = 0; c < cols; c++) d[r * ds + c] = s[c * ss + r];                         \
+#define TURN_TILE(T)                                                                               \
+    do {                                                                                           \
+        const T *s = src;                                                                          \
+        T *d = dst;                                                                                \
+        for (int64_t r = 0; r < rows; r++)                                                         \
+            for (int64_t c = 0; c < cols; c++) d[r * ds + c] = s[c * ss + r];                      \
     } while (0)
 
-static void turn_tile(const void *src, int64_t ss, void *dst, int64_t ds, int64_t rows, int64_t cols, size_t bytes)
+static void turn_tile(const void *src, int64_t ss, void *dst, int64_t ds, int64_t rows,
+                      int64_t cols, size_t bytes)
 {
-    if (bytes == 4) TURN_TILE(uint32_t);
-    else if (bytes == 2) TURN_TILE(uint16_t);
-    else TURN_TILE(uint8_t);
+    if (bytes == 4)
+        TURN_TILE(uint32_t);
+    else if (bytes == 2)
+        TURN_TILE(uint16_t);
+    else
+        TURN_TILE(uint8_t);
 }
 
 /* Offsets of the index-th element of the dims but for those in skip (bits). */
@@ -89,7 +99,8 @@ static void copy_turned(const ts__copy *c, int turn, const char *src, char *dst,
         for (int64_t k = 0; k < cols; k += TILE) {
             const int64_t m = cols - k < TILE ? cols - k : TILE;
             turn_tile(src + (s0 + r + k * c->src[last]) * (int64_t)c->bytes, c->src[last],
-                      dst + (d0 + r * c->dst[turn] + k) * (int64_t)c->bytes, c->dst[turn], n, m, c->bytes);
+                      dst + (d0 + r * c->dst[turn] + k) * (int64_t)c->bytes, c->dst[turn], n, m,
+                      c->bytes);
         }
     }
 }
@@ -105,12 +116,15 @@ static void copy_rows(const ts__copy *c, const char *src, char *dst, int threads
 #pragma omp parallel for num_threads(use) if (use > 1)
     for (int t = 0; t < use; t++) {
         int64_t from = 0, to = outer, begin = 0, end = c->dim[last], s0, d0;
-        if (split_rows) ts__split(c->dim[last], use, t, 64, &begin, &end);
-        else ts__split(outer, use, t, 1, &from, &to);
+        if (split_rows)
+            ts__split(c->dim[last], use, t, 64, &begin, &end);
+        else
+            ts__split(outer, use, t, 1, &from, &to);
         for (int64_t u = from; u < to; u++) {
             offsets(c, 1u << last, u, &s0, &d0);
             copy_row(src + (s0 + begin * c->src[last]) * (int64_t)c->bytes, c->src[last],
-                     dst + (d0 + begin * c->dst[last]) * (int64_t)c->bytes, c->dst[last], end - begin, c->bytes);
+                     dst + (d0 + begin * c->dst[last]) * (int64_t)c->bytes, c->dst[last],
+                     end - begin, c->bytes);
         }
     }
 }
@@ -172,7 +186,8 @@ static void run_broadcast(const ts_cpu_call *c)
     int64_t stride[TS_MAX_RANK];
     ts__copy copy = into_result(c->node);
     dense(ts__in_type(c->node, 0), stride);
-    for (int i = 0; i < c->node->attr.broadcast.map.n; i++) copy.src[c->node->attr.broadcast.map.v[i]] = stride[i];
+    for (int i = 0; i < c->node->attr.broadcast.map.n; i++)
+        copy.src[c->node->attr.broadcast.map.v[i]] = stride[i];
     ts__copy_run(&copy, c->in[0], c->out[0], c->threads);
 }
 
@@ -184,20 +199,26 @@ static void run_copy(const ts_cpu_call *c)
 
 /* ---- ops along one axis: outer rows of axis · inner elements --------------------------------- */
 
-typedef struct axis_view { int64_t outer, size, inner; size_t bytes; } axis_view;
+typedef struct axis_view {
+    int64_t outer, size, inner;
+    size_t bytes;
+} axis_view;
 
 static axis_view view_of(const ts_type *t, int64_t axis)
 {
-    return (axis_view){ts__product(t, 0, (int)axis), t->dim[axis].size, ts__product(t, (int)axis + 1, t->rank),
-                       ts_dtype_bytes(t->dtype)};
+    return (axis_view){ts__product(t, 0, (int)axis), t->dim[axis].size,
+                       ts__product(t, (int)axis + 1, t->rank), ts_dtype_bytes(t->dtype)};
 }
 
 /* `size` elements of the axis from from_at in `from` to to_at in `to`. */
-static void copy_axis(axis_view from, int64_t from_at, const void *src, axis_view to, int64_t to_at, void *dst,
-                      int64_t size, int threads)
+static void copy_axis(axis_view from, int64_t from_at, const void *src, axis_view to, int64_t to_at,
+                      void *dst, int64_t size, int threads)
 {
-    const ts__copy c = {.rank = 2, .dim = {from.outer, size * from.inner}, .src = {from.size * from.inner, 1},
-                        .dst = {to.size * to.inner, 1}, .bytes = from.bytes};
+    const ts__copy c = {.rank = 2,
+                        .dim = {from.outer, size * from.inner},
+                        .src = {from.size * from.inner, 1},
+                        .dst = {to.size * to.inner, 1},
+                        .bytes = from.bytes};
     ts__copy_run(&c, (const char *)src + from_at * from.inner * (int64_t)from.bytes,
                  (char *)dst + to_at * to.inner * (int64_t)to.bytes, threads);
 }
@@ -205,7 +226,8 @@ static void copy_axis(axis_view from, int64_t from_at, const void *src, axis_vie
 static void run_slice(const ts_cpu_call *c)
 {
     const int64_t axis = c->node->attr.slice.axis;
-    const axis_view x = view_of(ts__in_type(c->node, 0), axis), y = view_of(ts__out_type(c->node, 0), axis);
+    const axis_view x = view_of(ts__in_type(c->node, 0), axis),
+                    y = view_of(ts__out_type(c->node, 0), axis);
     copy_axis(x, c->node->attr.slice.start, c->in[0], y, 0, c->out[0], y.size, c->threads);
 }
 
@@ -230,14 +252,16 @@ static int64_t clamped(const ts_cpu_call *c, int operand, int64_t most)
 static void run_dynamic_slice(const ts_cpu_call *c)
 {
     const int64_t axis = c->node->attr.dynamic.axis;
-    const axis_view x = view_of(ts__in_type(c->node, 0), axis), y = view_of(ts__out_type(c->node, 0), axis);
+    const axis_view x = view_of(ts__in_type(c->node, 0), axis),
+                    y = view_of(ts__out_type(c->node, 0), axis);
     copy_axis(x, clamped(c, 1, x.size - y.size), c->in[0], y, 0, c->out[0], y.size, c->threads);
 }
 
 static void run_dynamic_update(const ts_cpu_call *c)
 {
     const int64_t axis = c->node->attr.dynamic.axis;
-    const axis_view u = view_of(ts__in_type(c->node, 1), axis), y = view_of(ts__out_type(c->node, 0), axis);
+    const axis_view u = view_of(ts__in_type(c->node, 1), axis),
+                    y = view_of(ts__out_type(c->node, 0), axis);
     ts__copy_flat(c->in[0], c->out[0], ts_type_bytes(ts__out_type(c->node, 0)), c->threads);
     copy_axis(u, 0, c->in[1], y, clamped(c, 2, y.size - u.size), c->out[0], u.size, c->threads);
 }
@@ -252,20 +276,27 @@ static void run_take(const ts_cpu_call *c)
 #pragma omp parallel for num_threads(use) if (use > 1)
     for (int64_t i = 0; i < count; i++) {
         char *to = (char *)c->out[0] + (size_t)i * bytes;
-        if (ids[i] >= 0 && ids[i] < rows) memcpy(to, (const char *)c->in[0] + (size_t)ids[i] * bytes, bytes);
-        else memset(to, 0, bytes);
+        if (ids[i] >= 0 && ids[i] < rows)
+            memcpy(to, (const char *)c->in[0] + (size_t)ids[i] * bytes, bytes);
+        else
+            memset(to, 0, bytes);
     }
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-static const ts_cpu_kernel transpose_kernel = {"ts_cpu_transpose", ts__prepare_plain, run_transpose, NULL, 0};
-static const ts_cpu_kernel broadcast_kernel = {"ts_cpu_broadcast", ts__prepare_plain, run_broadcast, NULL, 0};
+static const ts_cpu_kernel transpose_kernel = {"ts_cpu_transpose", ts__prepare_plain, run_transpose,
+                                               NULL, 0};
+static const ts_cpu_kernel broadcast_kernel = {"ts_cpu_broadcast", ts__prepare_plain, run_broadcast,
+                                               NULL, 0};
 static const ts_cpu_kernel copy_kernel = {"ts_cpu_copy", ts__prepare_plain, run_copy, NULL, 1};
 static const ts_cpu_kernel slice_kernel = {"ts_cpu_slice", ts__prepare_plain, run_slice, NULL, 0};
-static const ts_cpu_kernel concat_kernel = {"ts_cpu_concat", ts__prepare_plain, run_concat, NULL, 0};
-static const ts_cpu_kernel dynamic_slice_kernel = {"ts_cpu_dynamic_slice", ts__prepare_plain, run_dynamic_slice, NULL, 0};
-static const ts_cpu_kernel dynamic_update_kernel = {"ts_cpu_dynamic_update", ts__prepare_plain, run_dynamic_update, NULL, 1};
+static const ts_cpu_kernel concat_kernel = {"ts_cpu_concat", ts__prepare_plain, run_concat, NULL,
+                                            0};
+static const ts_cpu_kernel dynamic_slice_kernel = {"ts_cpu_dynamic_slice", ts__prepare_plain,
+                                                   run_dynamic_slice, NULL, 0};
+static const ts_cpu_kernel dynamic_update_kernel = {"ts_cpu_dynamic_update", ts__prepare_plain,
+                                                    run_dynamic_update, NULL, 1};
 static const ts_cpu_kernel take_kernel = {"ts_cpu_take", ts__prepare_plain, run_take, NULL, 0};
 
 const ts_cpu_kernel *ts__pick_move(const ts_node *n)

@@ -1,9 +1,9 @@
 /* cpu/reduce_body.h – reduce_sum, reduce_max and argmax of f32 and bf16; included by reduce_*.c.
  *
- * The operand is seen as [outer, red, inner]. Work units are chunks of red whose size depends on the
- * shape alone; their f32 partial results lie in scratch and are combined in order, so the thread
- * count never shows in the bits, and long sums lose little. Wide inner dimensions are cut into columns instead.
- * Not here: reduced axes with a kept one between them, integers (cpu/ref).
+ * The operand is seen as [outer, red, inner]. Work units are chunks of red whose size depends on
+ * the shape alone; their f32 partial results lie in scratch and are combined in order, so the
+ * thread count never shows in the bits, and long sums lose little. Wide inner dimensions are cut
+ * into columns instead. Not here: reduced axes with a kept one between them, integers (cpu/ref). /
  */
 #include "cpu/fast.h"
 #include "cpu/vec_math.h"
@@ -12,8 +12,8 @@ enum { CHUNK = 16384, COLUMNS = 2048 };
 
 typedef struct view {
     int64_t outer, red, inner;
-    int64_t rows, chunks;                              /* of red a chunk; chunks of red */
-    int64_t width, columns;                            /* of inner a unit; units across inner */
+    int64_t rows, chunks;   /* of red a chunk; chunks of red */
+    int64_t width, columns; /* of inner a unit; units across inner */
 } view;
 
 /* False when a kept dimension lies between reduced ones. */
@@ -30,10 +30,14 @@ static bool view_of(const ts_type *t, const ts_dims *axes, view *v)
         }
     for (int d = 0; d < t->rank; d++) {
         const int64_t size = t->dim[d].size;
-        if (d < first) v->outer *= size;
-        else if (d > last) v->inner *= size;
-        else if (reduced[d] || size == 1) v->red *= size;
-        else return false;
+        if (d < first)
+            v->outer *= size;
+        else if (d > last)
+            v->inner *= size;
+        else if (reduced[d] || size == 1)
+            v->red *= size;
+        else
+            return false;
     }
     if (last < 0) v->inner = v->outer, v->outer = 1;
     v->width = v->inner < COLUMNS ? v->inner : COLUMNS;
@@ -50,7 +54,10 @@ INLINE vf join(bool max, vf a, vf b)
     return a + b;
 }
 
-INLINE vf start(bool max) { return max ? v_set1(-__builtin_inff()) : v_zero(); }
+INLINE vf start(bool max)
+{
+    return max ? v_set1(-__builtin_inff()) : v_zero();
+}
 
 INLINE vf fill_rest(bool max, vf x, int64_t n)
 {
@@ -76,7 +83,8 @@ INLINE float row(bool max, bool h, const void *x, int64_t at, int64_t n)
 }
 
 /* out[c] = over r of x[at + r·stride + c] for one vector of columns. */
-INLINE vf column(bool max, bool h, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t n)
+INLINE vf column(bool max, bool h, const void *x, int64_t at, int64_t stride, int64_t rows,
+                 int64_t n)
 {
     vf a = start(max), b = start(max);
     int64_t r = 0;
@@ -90,16 +98,20 @@ INLINE vf column(bool max, bool h, const void *x, int64_t at, int64_t stride, in
 }
 
 /* One unit into out [width] (f32 partial, or the result itself). */
-INLINE void unit(bool max, bool h, const view *v, const void *x, int64_t u, void *out, bool out_h, int64_t out_at)
+INLINE void unit(bool max, bool h, const view *v, const void *x, int64_t u, void *out, bool out_h,
+                 int64_t out_at)
 {
-    const int64_t col = u % v->columns * v->width, chunk = u / v->columns % v->chunks, o = u / v->columns / v->chunks;
+    const int64_t col = u % v->columns * v->width, chunk = u / v->columns % v->chunks,
+                  o = u / v->columns / v->chunks;
     const int64_t r0 = chunk * v->rows, rows = v->red - r0 < v->rows ? v->red - r0 : v->rows;
     const int64_t at = (o * v->red + r0) * v->inner + col;
     const int64_t width = v->inner - col < v->width ? v->inner - col : v->width;
     if (v->inner == 1) {
         const float r = row(max, h, x, at, rows);
-        if (out_h) ((uint16_t *)out)[out_at] = ts_bf16_from_f32(r);
-        else ((float *)out)[out_at] = r;
+        if (out_h)
+            ((uint16_t *)out)[out_at] = ts_bf16_from_f32(r);
+        else
+            ((float *)out)[out_at] = r;
         return;
     }
     for (int64_t i = 0; i < width; i += VN) {
@@ -116,7 +128,8 @@ INLINE void units(bool max, bool h, const view *v, const ts_cpu_call *c, bool pa
     const int use = ts__threads(v->outer * v->red * v->inner, c->threads);
 #pragma omp parallel for num_threads(use) if (use > 1)
     for (int64_t u = 0; u < n; u++)
-        unit(max, h, v, c->in[0], u, out, out_h, u / v->columns * v->inner + u % v->columns * v->width);
+        unit(max, h, v, c->in[0], u, out, out_h,
+             u / v->columns * v->inner + u % v->columns * v->width);
 }
 
 /* Partials [outer, chunks, inner] to the result [outer, inner]. */
@@ -128,11 +141,15 @@ static void combine(const view *v, const ts_cpu_call *c, bool max, bool h)
             double r = p[i];
             for (int64_t k = 1; k < v->chunks; k++) {
                 const double y = p[k * v->inner + i];
-                if (!max) r += y;
-                else if (r == r && !(y <= r)) r = y;
+                if (!max)
+                    r += y;
+                else if (r == r && !(y <= r))
+                    r = y;
             }
-            if (h) ((uint16_t *)c->out[0])[o * v->inner + i] = ts_bf16_from_f32((float)r);
-            else ((float *)c->out[0])[o * v->inner + i] = (float)r;
+            if (h)
+                ((uint16_t *)c->out[0])[o * v->inner + i] = ts_bf16_from_f32((float)r);
+            else
+                ((float *)c->out[0])[o * v->inner + i] = (float)r;
         }
 }
 
@@ -142,10 +159,14 @@ static void run_reduce(const ts_cpu_call *c)
     view_of(ts__in_type(c->node, 0), &c->node->attr.reduce.axes, &v);
     const bool max = c->node->op == TS_OP_reduce_max, h = ts__in_type(c->node, 0)->dtype == TS_BF16;
     const bool partial = v.chunks > 1;
-    if (max && h) units(true, true, &v, c, partial);
-    else if (max) units(true, false, &v, c, partial);
-    else if (h) units(false, true, &v, c, partial);
-    else units(false, false, &v, c, partial);
+    if (max && h)
+        units(true, true, &v, c, partial);
+    else if (max)
+        units(true, false, &v, c, partial);
+    else if (h)
+        units(false, true, &v, c, partial);
+    else
+        units(false, false, &v, c, partial);
     if (partial) combine(&v, c, max, h);
 }
 
@@ -181,11 +202,14 @@ static void run_argmax(const ts_cpu_call *c)
     int32_t *out = c->out[0];
 #pragma omp parallel for num_threads(use) if (use > 1)
     for (int64_t r = 0; r < rows; r++)
-        out[r] = t->dtype == TS_BF16 ? argmax_row(true, c->in[0], r * n, n) : argmax_row(false, c->in[0], r * n, n);
+        out[r] = t->dtype == TS_BF16 ? argmax_row(true, c->in[0], r * n, n)
+                                     : argmax_row(false, c->in[0], r * n, n);
 }
 
-static const ts_cpu_kernel reduce_kernel = {"ts_cpu_reduce_" ISA_TEXT, prepare_reduce, run_reduce, NULL, 0};
-static const ts_cpu_kernel argmax_kernel = {"ts_cpu_argmax_" ISA_TEXT, ts__prepare_plain, run_argmax, NULL, 0};
+static const ts_cpu_kernel reduce_kernel = {"ts_cpu_reduce_" ISA_TEXT, prepare_reduce, run_reduce,
+                                            NULL, 0};
+static const ts_cpu_kernel argmax_kernel = {"ts_cpu_argmax_" ISA_TEXT, ts__prepare_plain,
+                                            run_argmax, NULL, 0};
 
 const ts_cpu_kernel *ISA(ts__pick_reduce)(const ts_node *n)
 {
@@ -193,7 +217,9 @@ const ts_cpu_kernel *ISA(ts__pick_reduce)(const ts_node *n)
     if (n->n_in != 1 || !ts__is_float(ts__in_type(n, 0)->dtype)) return NULL;
     const ts_type *t = ts__in_type(n, 0);
     if (n->op == TS_OP_argmax)
-        return t->rank > 0 && n->attr.axis.axis == t->rank - 1 && t->dim[t->rank - 1].size > 0 ? &argmax_kernel : NULL;
+        return t->rank > 0 && n->attr.axis.axis == t->rank - 1 && t->dim[t->rank - 1].size > 0
+                   ? &argmax_kernel
+                   : NULL;
     if (n->op != TS_OP_reduce_sum && n->op != TS_OP_reduce_max) return NULL;
     return view_of(t, &n->attr.reduce.axes, &v) ? &reduce_kernel : NULL;
 }

@@ -1,10 +1,10 @@
 /* cpu/vec.h – one vector of floats, as wide as the file that includes it may use.
  *
- * A kernel body is written once against these names and compiled twice: by *_avx2.c with eight lanes, by
- * *_avx512.c with sixteen. Only those files may include this header; ISA(name) gives what they export
- * distinct names. Arithmetic on vf uses the C operators; contraction is off, so a fused multiply-add
- * happens only where v_fma says so. bf16 is widened on load and rounded to nearest even on store, with
- * the integer sequence of ts_bf16_from_f32, so every isa stores the same bits.
+ * A kernel body is written once against these names and compiled twice: by *_avx2.c with eight
+ * lanes, by *_avx512.c with sixteen. Only those files may include this header; ISA(name) gives what
+ * they export distinct names. Arithmetic on vf uses the C operators; contraction is off, so a fused
+ * multiply-add happens only where v_fma says so. bf16 is widened on load and rounded to nearest even
+ * on store, with the integer sequence of ts_bf16_from_f32, so every isa stores the same bits.
  * Not here: exp, tanh and their kin (vec_math.h), integer lanes beyond what those need.
  */
 #ifndef TS_CPU_VEC_H
@@ -21,6 +21,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* clang-format off: one name a line, so that the two sets can be read side by side. */
 #if defined(__AVX512F__)
 
 #define ISA(name) name##_avx512
@@ -38,12 +39,18 @@ INLINE __mmask16 v_first(int64_t n) { return (__mmask16)((1u << n) - 1); }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
 /* The lanes beyond n are those of rest. */
 INLINE vf v_first_or(vf x, int64_t n, vf rest) { return _mm512_mask_blend_ps(v_first(n), rest, x); }
-INLINE vf v_load_or(const float *p, int64_t n, vf rest) { return _mm512_mask_loadu_ps(rest, v_first(n), p); }
+INLINE vf v_load_or(const float *p, int64_t n, vf rest)
+{
+    return _mm512_mask_loadu_ps(rest, v_first(n), p);
+}
 INLINE void v_store_n(float *p, vf x, int64_t n) { _mm512_mask_storeu_ps(p, v_first(n), x); }
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 INLINE vf v_sqrt(vf x) { return _mm512_sqrt_ps(x); }
-INLINE vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf v_round(vf x)
+{
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 /* The hardware's max and min: the second operand when one is NaN. */
 INLINE vf v_hmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_hmin(vf a, vf b) { return _mm512_min_ps(a, b); }
@@ -89,9 +96,15 @@ INLINE void v_turn(vf v[16])
     }
 }
 
-INLINE vf v_widen(__m256i h) { return v_from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+INLINE vf v_widen(__m256i h)
+{
+    return v_from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 INLINE vf v_load_h(const uint16_t *p) { return v_widen(_mm256_loadu_si256((const __m256i *)p)); }
-INLINE vf v_load_h_n(const uint16_t *p, int64_t n) { return v_widen(_mm256_maskz_loadu_epi16(v_first(n), p)); }
+INLINE vf v_load_h_n(const uint16_t *p, int64_t n)
+{
+    return v_widen(_mm256_maskz_loadu_epi16(v_first(n), p));
+}
 INLINE __m256i v_narrow(vf x)
 {
     vi u = v_bits(x);
@@ -102,10 +115,16 @@ INLINE __m256i v_narrow(vf x)
     return _mm512_cvtepi32_epi16(r);
 }
 INLINE void v_store_h(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)p, v_narrow(x)); }
-INLINE void v_store_h_n(uint16_t *p, vf x, int64_t n) { _mm256_mask_storeu_epi16(p, v_first(n), v_narrow(x)); }
+INLINE void v_store_h_n(uint16_t *p, vf x, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, v_first(n), v_narrow(x));
+}
 
 /* Predicates are bytes, 0 or 1. */
-INLINE void v_store_pred(uint8_t *p, vm m) { _mm_storeu_si128((__m128i *)p, _mm_maskz_set1_epi8(m, 1)); }
+INLINE void v_store_pred(uint8_t *p, vm m)
+{
+    _mm_storeu_si128((__m128i *)p, _mm_maskz_set1_epi8(m, 1));
+}
 INLINE vm v_load_pred(const uint8_t *p)
 {
     __m128i b = _mm_loadu_si128((const __m128i *)p);
@@ -130,7 +149,10 @@ INLINE __m256i v_first(int64_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 INLINE vf v_load_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, v_first(n)); }
-INLINE vf v_first_or(vf x, int64_t n, vf rest) { return _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(v_first(n))); }
+INLINE vf v_first_or(vf x, int64_t n, vf rest)
+{
+    return _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(v_first(n)));
+}
 INLINE vf v_load_or(const float *p, int64_t n, vf rest)
 {
     __m256i m = v_first(n);
@@ -140,7 +162,10 @@ INLINE void v_store_n(float *p, vf x, int64_t n) { _mm256_maskstore_ps(p, v_firs
 INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
 INLINE vf v_sqrt(vf x) { return _mm256_sqrt_ps(x); }
-INLINE vf v_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf v_round(vf x)
+{
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE vf v_hmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf v_hmin(vf a, vf b) { return _mm256_min_ps(a, b); }
 #define v_cmp(a, b, how) _mm256_cmp_ps((a), (b), (how))
@@ -151,7 +176,10 @@ INLINE vi v_seti(int32_t x) { return _mm256_set1_epi32(x); }
 INLINE vf v_and(vf a, vf b) { return _mm256_and_ps(a, b); }
 INLINE vf v_xor(vf a, vf b) { return _mm256_xor_ps(a, b); }
 INLINE vf v_or(vf a, vf b) { return _mm256_or_ps(a, b); }
-INLINE vf v_pow2(vi n) { return v_from_bits(_mm256_slli_epi32(_mm256_add_epi32(n, v_seti(127)), 23)); }
+INLINE vf v_pow2(vi n)
+{
+    return v_from_bits(_mm256_slli_epi32(_mm256_add_epi32(n, v_seti(127)), 23));
+}
 /* In two halves, because 2ⁿ itself may be no normal number. */
 INLINE vf v_scale2(vf x, vf n)
 {
@@ -195,7 +223,10 @@ INLINE void v_turn(vf v[8])
     UNROLL for (int i = 0; i < 8; i++) v[i] = a[i];
 }
 
-INLINE vf v_widen(__m128i h) { return v_from_bits(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+INLINE vf v_widen(__m128i h)
+{
+    return v_from_bits(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
 INLINE vf v_load_h(const uint16_t *p) { return v_widen(_mm_loadu_si128((const __m128i *)p)); }
 INLINE vf v_load_h_n(const uint16_t *p, int64_t n)
 {
@@ -234,6 +265,7 @@ INLINE vm v_load_pred(const uint8_t *p)
 #else
 #error "vec.h is for files built with AVX2 or AVX-512"
 #endif
+/* clang-format on */
 
 /* A tensor is f32 or bf16 (h); the constant h folds away. i and n count elements. */
 INLINE vf v_get(bool h, const void *p, int64_t i)

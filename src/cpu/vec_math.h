@@ -1,9 +1,9 @@
 /* cpu/vec_math.h – exp, tanh, logistic and log of a vector, within about 2 ulp of the true value.
  *
- * exp: Cody and Waite's reduction to |r| ≤ ln2/2 in two pieces, then the Taylor polynomial of degree 7,
- * whose error there (2·10⁻⁹) is far below half an ulp. tanh goes through exp(x) − 1 so that nothing
- * cancels near zero. Infinities and NaN behave as in C; subnormal results are produced.
- */
+ * exp: Cody and Waite's reduction to |r| ≤ ln2/2 in two pieces, then the Taylor polynomial of
+ * degree 7, whose error there (2·10⁻⁹) is far below half an ulp. tanh goes through exp(x) − 1 so
+ * that nothing cancels near zero. Infinities and NaN behave as in C; subnormal results are
+ * produced. */
 #ifndef TS_CPU_VEC_MATH_H
 #define TS_CPU_VEC_MATH_H
 
@@ -37,8 +37,8 @@ INLINE vf v_exp(vf x)
     return v_scale2(v_expm1_small(r) + v_set1(1.0f), n);
 }
 
-/* exp(x) up to x = 88 where what is below the normal numbers may be 0: a subnormal result costs a hundred
- * cycles, and a masked score would make one in every vector. */
+/* exp(x) up to x = 88 where what is below the normal numbers may be 0: a subnormal result costs a
+ * hundred cycles, and a masked score would make one in every vector. */
 INLINE vf v_exp_flush(vf x)
 {
     const vf least = v_set1(-87.0f);

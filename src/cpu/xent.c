@@ -1,26 +1,27 @@
 /* cpu/xent.c – cross-entropy of logits x·wᵀ and its gradient, a panel of logits at a time.
  *
- * The logits of `tokens` tokens × `classes` classes are one matrix product into scratch that stays in
- * cache. Panels go over the vocabulary outside and over tokens inside: w is read once, dw is written once,
- * forward keeps a running maximum and total a token, and backward needs only the log-sum-exp of
- * forward. dx grows over the panels in f32. Never tokens × vocabulary. bf16 gradients of logits where bf16 products exist.
- * A label outside [0, V) is ignored: loss 0; its log-sum-exp is still that of the logits.
- * The chunk attribute bounds the tokens of a panel. Not here: the products (gemm.c), rows (xent_body.h).
- */
+ * The logits of `tokens` tokens × `classes` classes are one matrix product into scratch that stays
+ * in cache. Panels go over the vocabulary outside and over tokens inside: w is read once, dw is
+ * written once, forward keeps a running maximum and total a token, and backward needs only the
+ * log-sum-exp of forward. dx grows over the panels in f32. Never tokens × vocabulary. bf16
+ * gradients of logits where bf16 products exist. A label outside [0, V) is ignored: loss 0; its
+ * log-sum-exp is still that of the logits. The chunk attribute bounds the tokens of a panel. Not
+ * here: the products (gemm.c), rows (xent_body.h). */
 #include <math.h>
 
 #include "cpu/xent.h"
 
-enum { TOKENS = 1024, CLASSES = 512, WHOLE = 1024 };   /* a panel; vocabularies up to WHOLE are one */
-enum { X, W, LABELS, LSE, DLOSS, DLSE };               /* operands; the first three in forward */
+enum { TOKENS = 1024, CLASSES = 512, WHOLE = 1024 }; /* a panel; vocabularies up to WHOLE are one */
+enum { X, W, LABELS, LSE, DLOSS, DLSE };             /* operands; the first three in forward */
 
 typedef struct xent {
     int64_t T, V, E, tokens, classes;
     float softcap;
-    bool h, half;                                      /* x, w are bf16; so are the logits' gradients */
+    bool h, half; /* x, w are bf16; so are the logits' gradients */
     const ts__xent_rows *rows;
-    ts__gemm *logits[2][2], *dx[2][2], *dw[2][2];      /* [last tokens are fewer][last classes …] */
-    /* scratch: logits; their gradients in bf16; dx f32 [T,E]; most, total, picked [T]; the products' */
+    ts__gemm *logits[2][2], *dx[2][2], *dw[2][2]; /* [last tokens are fewer][last classes …] */
+    /* scratch: logits; their gradients in bf16; dx f32 [T,E]; most, total, picked [T]; the
+     * products' */
     size_t half_at, dx_at, token_at, gemm_at;
 } xent;
 
@@ -36,16 +37,43 @@ static void release(void *state)
     ts_free(s);
 }
 
-static ts_status products(xent *s, int i, int j, bool grad, ts_isa isa, int threads, size_t *most, ts_error *err)
+static ts_status products(xent *s, int i, int j, bool grad, ts_isa isa, int threads, size_t *most,
+                          ts_error *err)
 {
     const int64_t t = i ? s->T % s->tokens : s->tokens, v = j ? s->V % s->classes : s->classes;
     const ts_dtype d = s->h ? TS_BF16 : TS_F32, g = s->half ? TS_BF16 : TS_F32;
-    const ts__gemm_spec logits = {.m = t, .n = v, .k = s->E, .x_m = s->E, .x_k = 1, .y_k = 1, .y_n = s->E,
-                                  .x = d, .y = d, .out = TS_F32};
-    const ts__gemm_spec dx = {.m = t, .n = s->E, .k = v, .x_m = v, .x_k = 1, .y_k = s->E, .y_n = 1,
-                              .x = g, .y = d, .out = TS_F32, .accumulate = true};
-    const ts__gemm_spec dw = {.m = v, .n = s->E, .k = t, .x_m = 1, .x_k = v, .y_k = s->E, .y_n = 1,
-                              .x = g, .y = d, .out = TS_F32, .accumulate = s->tokens < s->T};
+    const ts__gemm_spec logits = {.m = t,
+                                  .n = v,
+                                  .k = s->E,
+                                  .x_m = s->E,
+                                  .x_k = 1,
+                                  .y_k = 1,
+                                  .y_n = s->E,
+                                  .x = d,
+                                  .y = d,
+                                  .out = TS_F32};
+    const ts__gemm_spec dx = {.m = t,
+                              .n = s->E,
+                              .k = v,
+                              .x_m = v,
+                              .x_k = 1,
+                              .y_k = s->E,
+                              .y_n = 1,
+                              .x = g,
+                              .y = d,
+                              .out = TS_F32,
+                              .accumulate = true};
+    const ts__gemm_spec dw = {.m = v,
+                              .n = s->E,
+                              .k = t,
+                              .x_m = 1,
+                              .x_k = v,
+                              .y_k = s->E,
+                              .y_n = 1,
+                              .x = g,
+                              .y = d,
+                              .out = TS_F32,
+                              .accumulate = s->tokens < s->T};
     if (t == 0 || v == 0) return TS_OK;
     TS_TRY(ts__gemm_new(&logits, isa, threads, &s->logits[i][j], err));
     if (ts__gemm_scratch(s->logits[i][j]) > *most) *most = ts__gemm_scratch(s->logits[i][j]);
@@ -57,11 +85,13 @@ static ts_status products(xent *s, int i, int j, bool grad, ts_isa isa, int thre
     return TS_OK;
 }
 
-static ts_status prepare(const ts_node *n, bool grad, ts_isa isa, int threads, ts_cpu_prepared *out, ts_error *err)
+static ts_status prepare(const ts_node *n, bool grad, ts_isa isa, int threads, ts_cpu_prepared *out,
+                         ts_error *err)
 {
     const ts_type *x = ts__in_type(n, X), *w = ts__in_type(n, W);
     xent *s = ts_alloc_zero(sizeof *s);
-    if (!s) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for the plan of a cross-entropy");
+    if (!s)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for the plan of a cross-entropy");
     s->T = x->dim[0].size, s->E = x->dim[1].size, s->V = w->dim[0].size;
     const int64_t chunk = n->attr.xent.chunk > 0 ? n->attr.xent.chunk : TOKENS;
     s->tokens = s->T < chunk ? s->T : chunk;
@@ -95,12 +125,17 @@ static ts_status prepare(const ts_node *n, bool grad, ts_isa isa, int threads, t
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* The panel of tokens [t, t + tn) × classes [v, v + vn). */
-typedef struct panel { int64_t t, tn, v, vn; int i, j; } panel;
+typedef struct panel {
+    int64_t t, tn, v, vn;
+    int i, j;
+} panel;
 
 static panel panel_at(const xent *s, int64_t t, int64_t v)
 {
-    panel p = {.t = t, .tn = s->T - t < s->tokens ? s->T - t : s->tokens,
-               .v = v, .vn = s->V - v < s->classes ? s->V - v : s->classes};
+    panel p = {.t = t,
+               .tn = s->T - t < s->tokens ? s->T - t : s->tokens,
+               .v = v,
+               .vn = s->V - v < s->classes ? s->V - v : s->classes};
     p.i = p.tn < s->tokens, p.j = p.vn < s->classes;
     return p;
 }
@@ -113,8 +148,8 @@ static const char *row_of(const xent *s, const void *x, int64_t row)
 static void logits(const ts_cpu_call *c, const xent *s, const panel *p)
 {
     char *scratch = c->scratch;
-    ts__gemm_run(s->logits[p->i][p->j], row_of(s, c->in[X], p->t), row_of(s, c->in[W], p->v), scratch,
-                 scratch + s->gemm_at, c->threads);
+    ts__gemm_run(s->logits[p->i][p->j], row_of(s, c->in[X], p->t), row_of(s, c->in[W], p->v),
+                 scratch, scratch + s->gemm_at, c->threads);
 }
 
 static void forward_panel(const ts_cpu_call *c, const xent *s, const panel *p)
@@ -135,7 +170,8 @@ static void forward_panel(const ts_cpu_call *c, const xent *s, const panel *p)
 static void run_forward(const ts_cpu_call *c)
 {
     const xent *s = c->state;
-    float *most = (float *)(void *)((char *)c->scratch + s->token_at), *total = most + s->T, *picked = total + s->T;
+    float *most = (float *)(void *)((char *)c->scratch + s->token_at), *total = most + s->T,
+          *picked = total + s->T;
     const int32_t *label = c->in[LABELS];
     for (int64_t t = 0; t < s->T; t++) most[t] = -INFINITY, total[t] = 0;
     for (int64_t v = 0; v < s->V; v += s->classes)
@@ -164,10 +200,12 @@ static void backward_panel(const ts_cpu_call *c, const xent *s, const panel *p, 
         const int64_t t = p->t + r, at = label[t] - p->v;
         const bool counted = label[t] >= 0 && label[t] < s->V;
         s->rows->backward(z + r * p->vn, half ? half + r * p->vn : NULL, p->vn, s->softcap, lse[t],
-                          (counted ? dloss[t] : 0.0f) + dlse[t], at >= 0 && at < p->vn ? at : -1, dloss[t]);
+                          (counted ? dloss[t] : 0.0f) + dlse[t], at >= 0 && at < p->vn ? at : -1,
+                          dloss[t]);
     }
     const void *g = half ? (const void *)half : z;
-    ts__gemm_run(s->dx[p->i][p->j], g, row_of(s, c->in[W], p->v), dx + p->t * s->E, scratch + s->gemm_at, c->threads);
+    ts__gemm_run(s->dx[p->i][p->j], g, row_of(s, c->in[W], p->v), dx + p->t * s->E,
+                 scratch + s->gemm_at, c->threads);
     ts__gemm_run(s->dw[p->i][p->j], g, row_of(s, c->in[X], p->t), (float *)c->out[1] + p->v * s->E,
                  scratch + s->gemm_at, c->threads);
 }
@@ -185,20 +223,24 @@ static void run_backward(const ts_cpu_call *c)
             backward_panel(c, s, &p, dx);
         }
     if (!s->h) return;
-    if (s->rows == &ts__xent_rows_avx512) ts__narrow_avx512(dx, c->out[0], s->T * s->E);
-    else ts__narrow_avx2(dx, c->out[0], s->T * s->E);
+    if (s->rows == &ts__xent_rows_avx512)
+        ts__narrow_avx512(dx, c->out[0], s->T * s->E);
+    else
+        ts__narrow_avx2(dx, c->out[0], s->T * s->E);
 }
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-#define KERNELS(isa, ISA)                                                                             \
-    static ts_status forward_##isa(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err) \
-    {                                                                                                 \
-        return prepare(n, false, ISA, threads, out, err);                                             \
-    }                                                                                                 \
-    static ts_status backward_##isa(const ts_node *n, int threads, ts_cpu_prepared *out, ts_error *err) \
-    {                                                                                                 \
-        return prepare(n, true, ISA, threads, out, err);                                              \
+#define KERNELS(isa, ISA)                                                                          \
+    static ts_status forward_##isa(const ts_node *n, int threads, ts_cpu_prepared *out,            \
+                                   ts_error *err)                                                  \
+    {                                                                                              \
+        return prepare(n, false, ISA, threads, out, err);                                          \
+    }                                                                                              \
+    static ts_status backward_##isa(const ts_node *n, int threads, ts_cpu_prepared *out,           \
+                                    ts_error *err)                                                 \
+    {                                                                                              \
+        return prepare(n, true, ISA, threads, out, err);                                           \
     }
 KERNELS(avx2, TS_ISA_AVX2)
 KERNELS(avx512, TS_ISA_AVX512)
@@ -208,9 +250,12 @@ static const ts_cpu_kernel kernels[TS_ISAS][2] = {
     [TS_ISA_AVX2] = {{"ts_cpu_linear_xent_avx2", forward_avx2, run_forward, release, 0},
                      {"ts_cpu_linear_xent_grad_avx2", backward_avx2, run_backward, release, 0}},
     [TS_ISA_AVX512] = {{"ts_cpu_linear_xent_avx512", forward_avx512, run_forward, release, 0},
-                       {"ts_cpu_linear_xent_grad_avx512", backward_avx512, run_backward, release, 0}},
-    [TS_ISA_AVX512_BF16] = {{"ts_cpu_linear_xent_avx512_bf16", forward_bf16, run_forward, release, 0},
-                            {"ts_cpu_linear_xent_grad_avx512_bf16", backward_bf16, run_backward, release, 0}},
+                       {"ts_cpu_linear_xent_grad_avx512", backward_avx512, run_backward, release,
+                        0}},
+    [TS_ISA_AVX512_BF16] = {{"ts_cpu_linear_xent_avx512_bf16", forward_bf16, run_forward, release,
+                             0},
+                            {"ts_cpu_linear_xent_grad_avx512_bf16", backward_bf16, run_backward,
+                             release, 0}},
 };
 
 const ts_cpu_kernel *ts__pick_xent(const ts_node *n, ts_isa isa)
