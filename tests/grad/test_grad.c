@@ -133,8 +133,8 @@ static int chained(ts_builder *b, const test_case *c, ts_value **in, ts_value **
     return 1;
 }
 
-/* The const reaches the result only through one carry after another: which carries vary is a fixpoint
- * that takes as many rounds as there are carries. */
+/* The const reaches the result only through one carry after another: which carries vary is a
+ * fixpoint that takes as many rounds as there are carries. */
 static int delayed(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {
     ts_value *zero = ts_constant(b, 0, ts_type_of(in[0])->dtype, TS_DIMS({NULL, 2}, {NULL, 3}));
@@ -307,8 +307,9 @@ static int random_graph(ts_builder *b, const test_case *c, ts_value **in, ts_val
     {.text = #fn, .op = TS_OP_repeat, SCAN, .build = fn,                                       \
      .fwd = 3e-6, .fwd16 = 3e-2, .grad = 2e-5, .grad16 = 8e-2},
 
-static const test_case by_hand[] = {HAND(carry_only) HAND(map_only) HAND(sum_only) HAND(
-    reversed) HAND(swapped) HAND(arguments) HAND(counted) HAND(nested) HAND(chained) HAND(once) HAND(delayed)};
+static const test_case by_hand[] = {HAND(carry_only) HAND(map_only) HAND(sum_only) HAND(reversed)
+                                        HAND(swapped) HAND(arguments) HAND(counted) HAND(nested)
+                                            HAND(chained) HAND(once) HAND(delayed)};
 
 static void repeats_by_hand(void **state)
 {
@@ -359,8 +360,8 @@ static int dots_of_llama(unsigned fixed, ts_remat remat)
     return n;
 }
 
-/* Seven products forward, fourteen backward; a frozen matrix saves its own; with everything frozen but
- * the norms' weight no weight has a product; remat full computes six of the seven again. */
+/* Seven products forward, fourteen backward; a frozen matrix saves its own; with everything frozen
+ * but the norms' weight no weight has a product; remat full computes six of the seven again. */
 static void frozen_weights_cost_nothing(void **state)
 {
     (void)state;
@@ -372,7 +373,8 @@ static void frozen_weights_cost_nothing(void **state)
     assert_in_range(full, 27, 28);
 }
 
-/* The gradient of what the loss does not depend on is zero, of its type; an integer path gives none. */
+/* The gradient of what the loss does not depend on is zero, of its type; an integer path gives
+ * none. */
 static int ignores(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {
     (void)c;

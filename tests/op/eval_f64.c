@@ -278,7 +278,8 @@ static void dot_side(const f64_call *c, int side, int64_t *key, int64_t *at)
     const ts_type *t = &c->node->in[side]->type, *out = &c->node->out[0]->type;
     const ts_dims *batch = side ? &c->node->attr.dot.y_batch : &c->node->attr.dot.x_batch;
     const ts_dims *sum = side ? &c->node->attr.dot.y_contract : &c->node->attr.dot.x_contract;
-    const int free_dims = t->rank - batch->n - sum->n, first = side ? out->rank - free_dims : batch->n;
+    const int free_dims = t->rank - batch->n - sum->n,
+              first = side ? out->rank - free_dims : batch->n;
     for (int64_t i = 0; i < ts_type_elements(t); i++) {
         int64_t index[TS_MAX_RANK], to[TS_MAX_RANK] = {0};
         int place = first;
@@ -300,8 +301,8 @@ static void dot_side(const f64_call *c, int side, int64_t *key, int64_t *at)
 static void dot(const f64_call *c)
 {
     const int64_t m = count(c->node->in[0]), n = count(c->node->in[1]);
-    int64_t *key_x = must((size_t)(2 * (m + n)), sizeof *key_x), *at_x = key_x + m, *key_y = at_x + m,
-            *at_y = key_y + n;
+    int64_t *key_x = must((size_t)(2 * (m + n)), sizeof *key_x), *at_x = key_x + m,
+            *key_y = at_x + m, *at_y = key_y + n;
     dot_side(c, 0, key_x, at_x);
     dot_side(c, 1, key_y, at_y);
     for (int64_t i = 0; i < count(c->node->out[0]); i++) c->out[0][i] = 0;

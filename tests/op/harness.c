@@ -315,9 +315,12 @@ typedef struct trial {
     int failures;
 } trial;
 
+bool test_quiet;
+
 static void complain(trial *t, const char *what, const char *detail)
 {
     t->failures++;
+    if (test_quiet) return;
     printf("FAILED %s [%s]: CASE(%s)\n  %s: %s\n", t->engine->vtable->name, ts_dtype_name(t->dtype),
            t->c->text, what, detail);
 }

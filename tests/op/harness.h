@@ -89,6 +89,8 @@ extern const int test_case_count;
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* Failures are counted but not printed: for tests of the harness itself. */
+extern bool test_quiet;
 /* Bits of the dtypes this case runs in. */
 unsigned test_case_dtypes(const test_case *c);
 /* All checks of a case in one dtype; prints what failed. Returns the number of failures.
