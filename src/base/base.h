@@ -15,12 +15,12 @@
 
 #include "tessera.h"
 
-/* ---- asserts ---------------------------------------------------------------------------------- */
+/* ---- asserts --------------------------------------------------------------------------------- */
 
 _Noreturn void ts__assert_failed(const char *file, int line, const char *what);
 #define TS_ASSERT(c) ((c) ? (void)0 : ts__assert_failed(__FILE__, __LINE__, #c))
 
-/* ---- errors ----------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 #define TS_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
@@ -41,7 +41,7 @@ ts_status ts__error_context(ts_error *err, const char *fmt, ...) TS_PRINTF(2, 3)
             goto label;                    \
     } while (0)
 
-/* ---- the allocator seam: every allocation of ours passes here --------------------------------- */
+/* ---- the allocator seam: every allocation of ours passes here -------------------------------- */
 
 /* NULL when memory is out, when bytes > PTRDIFF_MAX, or when a test fails the n-th call. 64-byte
  * aligned. bytes = 0 gives a unique pointer. Owns: the caller, until ts_free. */
@@ -54,7 +54,7 @@ char *ts_strdup(const char *s) __attribute__((malloc, warn_unused_result));
 uint64_t ts_alloc_count(void);             /* calls so far, for "the step allocates nothing" */
 void ts_alloc_fail_at(uint64_t nth);       /* tests: the nth call from now returns NULL; 0 = never */
 
-/* ---- checked sizes: true on overflow, like the builtins ---------------------------------------- */
+/* ---- checked sizes: true on overflow, like the builtins -------------------------------------- */
 
 static inline bool ts_mul_size(size_t a, size_t b, size_t *out) { return __builtin_mul_overflow(a, b, out); }
 static inline bool ts_add_size(size_t a, size_t b, size_t *out) { return __builtin_add_overflow(a, b, out); }
@@ -62,7 +62,7 @@ static inline bool ts_mul_i64(int64_t a, int64_t b, int64_t *out) { return __bui
 static inline bool ts_add_i64(int64_t a, int64_t b, int64_t *out) { return __builtin_add_overflow(a, b, out); }
 static inline size_t ts_round_up(size_t n, size_t align) { return (n + align - 1) / align * align; }
 
-/* ---- arena: many small objects, freed whole ----------------------------------------------------- */
+/* ---- arena: many small objects, freed whole -------------------------------------------------- */
 
 typedef struct ts_arena ts_arena;
 ts_arena *ts_arena_new(void);                              /* NULL when memory is out */
@@ -73,7 +73,7 @@ char *ts_arena_strndup(ts_arena *a, const char *s, size_t n);
 char *ts_arena_printf(ts_arena *a, const char *fmt, ...) TS_PRINTF(2, 3);
 size_t ts_arena_bytes(const ts_arena *a);
 
-/* ---- growing string with a mandatory maximum ---------------------------------------------------- */
+/* ---- growing string with a mandatory maximum ------------------------------------------------- */
 
 typedef struct ts_string {
     char *data;          /* NUL-terminated once anything was added; owns until ts_string_free */
@@ -86,7 +86,7 @@ void ts_string_add_bytes(ts_string *s, const void *data, size_t n);
 void ts_string_printf(ts_string *s, const char *fmt, ...) TS_PRINTF(2, 3);
 void ts_string_free(ts_string *s);
 
-/* ---- bf16: the upper half of an f32; round to nearest even, NaN stays NaN ----------------------- */
+/* ---- bf16: the upper half of an f32; round to nearest even, NaN stays NaN -------------------- */
 
 static inline float ts_bf16_to_f32(uint16_t h)
 {
@@ -104,7 +104,7 @@ static inline uint16_t ts_bf16_from_f32(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-/* ---- time and words ----------------------------------------------------------------------------- */
+/* ---- time and words -------------------------------------------------------------------------- */
 
 double ts_clock_seconds(void);             /* monotonic */
 /* Nearest candidate to word by edit distance ≤ 1/3 of its length (at least 2), or NULL. */

@@ -18,7 +18,7 @@
 
 enum { BUFFER_BYTES = 1 << 18, CALL_BYTES = 1 << 30 };
 
-/* ---- the fault seam ----------------------------------------------------------------------------- */
+/* ---- the fault seam -------------------------------------------------------------------------- */
 
 static atomic_uint fault_ops;
 static atomic_uint_fast64_t fault_left;
@@ -40,7 +40,7 @@ bool ts__file_fault(unsigned op, int *e)
     return true;
 }
 
-/* ---- errors ------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 ts_status ts__errno_status(int e)
 {
@@ -85,7 +85,7 @@ const char *ts__errno_words(int e)
 #define FILE_ERROR(err, e, path, what)                                                             \
     TS_ERROR((err), ts__errno_status(e), "%s: %s: %s", (path), (what), ts__errno_words(e))
 
-/* ---- paths -------------------------------------------------------------------------------------- */
+/* ---- paths ----------------------------------------------------------------------------------- */
 
 ts_path_kind ts_path_kind_of(const char *path)
 {
@@ -108,7 +108,7 @@ char *ts_path_join(const char *a, const char *b)
     return path;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------ */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 struct ts_file {
     int fd;
@@ -235,7 +235,7 @@ ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size
     return status;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 struct ts_writer {
     int fd;

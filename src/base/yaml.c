@@ -236,7 +236,7 @@ const ts_yaml *ts_yaml_get(const ts_yaml *map, const char *key)
     return NULL;
 }
 
-/* ---- types of plain scalars --------------------------------------------------------------------- */
+/* ---- types of plain scalars ------------------------------------------------------------------ */
 
 static bool is_plain(const ts_yaml *v)
 {

@@ -25,7 +25,7 @@
 
 enum { PIECE = 1 << 18, HOST_BYTES = 64, STALE_SECONDS = 24 * 3600 };
 
-/* ---- names -------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 /* This host, with every character that could confuse a path replaced. */
 static void host_name(char host[HOST_BYTES + 1])
@@ -56,7 +56,7 @@ static ts_status out_of_memory(const char *path, ts_error *err)
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
 }
 
-/* ---- leftovers ---------------------------------------------------------------------------------- */
+/* ---- leftovers ------------------------------------------------------------------------------- */
 
 /* Is "<step>.tmp-<host>-<pid>" of a save that can no longer be running? Another host's processes
  * cannot be asked, so its leftovers must be a day old. */
@@ -100,7 +100,7 @@ static ts_status remove_leftovers(const char *folder, ts_error *err)
     return TS_OK;
 }
 
-/* ---- shard and manifest ------------------------------------------------------------------------- */
+/* ---- shard and manifest ---------------------------------------------------------------------- */
 
 static ts_status write_entry(ts_tensor_writer *w, const ts_checkpoint_entry *e, float *piece,
                              ts_error *err)
@@ -214,7 +214,7 @@ static ts_status write_all(const char *temporary, int64_t step, const ts_checkpo
     return status;
 }
 
-/* ---- commit ------------------------------------------------------------------------------------- */
+/* ---- commit ---------------------------------------------------------------------------------- */
 
 /* Puts the durable temporary folder in its place. *replaced: temporary now holds the old one. */
 static ts_status put_in_place(const char *temporary, const char *final, bool *replaced,

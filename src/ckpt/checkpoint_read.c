@@ -85,7 +85,7 @@ ts_status ts_checkpoint_list(const char *folder, int64_t **steps, size_t *n, ts_
     return TS_OK;
 }
 
-/* ---- verification ------------------------------------------------------------------------------- */
+/* ---- verification ---------------------------------------------------------------------------- */
 
 typedef struct shard_record {
     const char *file;
@@ -235,7 +235,7 @@ ts_status ts_checkpoint_open(const char *path, ts_checkpoint **out, ts_error *er
     return status;
 }
 
-/* ---- the newest --------------------------------------------------------------------------------- */
+/* ---- the newest ------------------------------------------------------------------------------ */
 
 /* Is it this checkpoint that is bad, or our access to all of them? */
 static bool is_its_own_fault(ts_status status)

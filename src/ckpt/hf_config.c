@@ -96,7 +96,7 @@ static ts_status only_false(const reader *r, const char *key)
     return on ? refuse(r, key, get(r, key), "false: biases are not supported") : TS_OK;
 }
 
-/* ---- which model -------------------------------------------------------------------------------- */
+/* ---- which model ----------------------------------------------------------------------------- */
 
 static ts_status check_family(const reader *r)
 {
@@ -134,7 +134,7 @@ static ts_status check_unsupported(const reader *r)
     return TS_OK;
 }
 
-/* ---- sizes and tokens --------------------------------------------------------------------------- */
+/* ---- sizes and tokens ------------------------------------------------------------------------ */
 
 static ts_status read_sizes(const reader *r, ts_model_config *m)
 {
@@ -192,7 +192,7 @@ static ts_status read_token(const reader *r, const char *key, bool list, int64_t
     return TS_OK;
 }
 
-/* ---- rope --------------------------------------------------------------------------------------- */
+/* ---- rope ------------------------------------------------------------------------------------ */
 
 /* The llama3 scaling: all four numbers are needed. */
 static ts_status read_llama3(const reader *r, ts_model_config *m)
@@ -241,7 +241,7 @@ static ts_status read_rope(const reader *r, ts_model_config *m)
     return refuse(&in, "rope_type", type, "\"default\" or \"llama3\", the scalings supported");
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static ts_status read_config(const reader *r, ts_model_config *m)
 {

@@ -134,7 +134,7 @@ ts_status ts_tensors_open(const char *path, ts_tensors **out, ts_error *err)
     return status;
 }
 
-/* ---- model folders ------------------------------------------------------------------------------ */
+/* ---- model folders --------------------------------------------------------------------------- */
 
 static int by_bytes(const void *a, const void *b)
 {
@@ -288,7 +288,7 @@ ts_status ts_tensors_open_model(const char *path, ts_tensors **out, ts_error *er
     return status;
 }
 
-/* ---- the list ----------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 size_t ts_tensors_count(const ts_tensors *t)
 {
@@ -319,7 +319,7 @@ const char *ts_tensors_metadata(const ts_tensors *t, const char *key)
     return NULL;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------ */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 ts_status ts_tensors_read(ts_tensors *t, const ts_tensor *x, uint64_t first, void *to, size_t n,
                           ts_error *err)

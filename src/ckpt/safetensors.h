@@ -78,7 +78,7 @@ ts_status ts_tensors_read_f32(ts_tensors *t, const ts_tensor *x, uint64_t first,
 ts_status ts_tensors_read_i32(ts_tensors *t, const ts_tensor *x, uint64_t first, uint64_t count,
                               int32_t *to, ts_error *err);
 
-/* ---- writing ------------------------------------------------------------------------------------ */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct ts_tensor_spec {
     const char *name;
