@@ -11,9 +11,12 @@
 char *ts_param_name(const ts_param_info *p, int k, char *buf, size_t n);
 /* Elements of one layer's tensor. */
 int64_t ts_param_elements(const ts_param_info *p);
-/* Shell-like pattern with * and ?, against the name of the first layer and against the stack's own name:
- * "model.embed_tokens.*", "*norm*". */
+/* Shell-like pattern with * and ?: "model.embed_tokens.*", "*norm*". */
 bool ts_pattern_match(const char *pattern, const char *name);
+/* Does one of the patterns match p by its published names? The layers of a stack are one tensor: patterns that
+ * match some of them and not others are a mistake of the user, told by the builder; what names the key. */
+bool ts_param_matches(ts_builder *b, const ts_param_info *p, const char *const *patterns, int n,
+                      const char *what);
 
 /* Initial values of elements first … first + count − 1 of a tensor by its published name, the same for any
  * mesh, stacking and order: a normal of std init from Threefry keyed by (seed, XXH3 of the name) and the

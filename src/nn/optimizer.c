@@ -29,16 +29,6 @@ static ts_value *moment(ts_builder *b, const char *kind, const ts_param_info *p)
     return ts_input(b, name, TS_F32, p->value->type.dim, p->value->type.rank);
 }
 
-static bool decays(const ts_optimizer_options *o, const ts_param_info *p)
-{
-    char first[512];
-    ts_param_name(p, 0, first, sizeof first);
-    for (int i = 0; i < o->n_no_decay; i++)
-        if (ts_pattern_match(o->no_decay[i], p->name) || ts_pattern_match(o->no_decay[i], first))
-            return false;
-    return true;
-}
-
 ts_value *ts_optimizer_apply(ts_builder *b, const ts_optimizer_options *o,
                              const ts_optimizer_inputs *in, const int *trained,
                              ts_value *const *grads, int n, ts_value *loss, ts_value **ok)
@@ -53,7 +43,7 @@ ts_value *ts_optimizer_apply(ts_builder *b, const ts_optimizer_options *o,
     for (int i = 0; i < n && b->error.code == TS_OK; i++) {
         const ts_param_info *p = &b->graph->param[trained[i]];
         ts_adamw_options a = o->adamw;
-        if (!decays(o, p)) a.weight_decay = 0;
+        if (ts_param_matches(b, p, o->no_decay, o->n_no_decay, "adamw_mask")) a.weight_decay = 0;
         ts_value *m = moment(b, "m", p), *v = moment(b, "v", p), *next[3];
         if (b->error.code != TS_OK) break;
         ts_adamw(b, p->value, grads[i], m, v, in->lr, in->step, scale, *ok, &a, next);

@@ -50,6 +50,29 @@ bool ts_pattern_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
+static bool any_matches(const char *const *patterns, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (ts_pattern_match(patterns[i], name)) return true;
+    return false;
+}
+
+bool ts_param_matches(ts_builder *b, const ts_param_info *p, const char *const *patterns, int n,
+                      const char *what)
+{
+    char name[512], in[512] = "", out[512] = "";
+    for (int k = 0; k < (p->count ? p->count : 1); k++) {
+        ts_param_name(p, k, name, sizeof name);
+        memcpy(any_matches(patterns, n, name) ? in : out, name, sizeof name);
+    }
+    if (*in && *out)
+        ts__mistake(b, TS_INVALID_ARGUMENT,
+                    "%s matches %s and not %s, which are layers of one stacked tensor; match all "
+                    "layers, or set scan_layers=false",
+                    what, in, out);
+    return *in;
+}
+
 /* ---- initial values -------------------------------------------------------------------------- */
 
 /* Threefry-2x32-20: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011. */

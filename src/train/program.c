@@ -110,7 +110,8 @@ static int trained_params(ts_builder *b, const ts_program_options *o, int **inde
         return 0;
     }
     for (int i = 0; i < g->n_param; i++) {
-        if (ts_program_is_frozen(o, &g->param[i])) continue;
+        if (ts_param_matches(b, &g->param[i], o->frozen, o->n_frozen, "frozen_parameters"))
+            continue;
         (*index)[n] = i;
         (*value)[n++] = g->param[i].value;
     }

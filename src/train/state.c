@@ -1,7 +1,7 @@
 /* train/state.c – parameters and moments on an engine; see state.h.
  *
- * Tensors are moved one layer at a time through one host buffer, so that loading and saving need the memory of
- * the largest tensor of one layer, not of the model.
+ * Tensors are moved in pieces through one host buffer, so that loading needs 16 MiB beside the model, whatever
+ * its size.
  */
 #include "train/state.h"
 
@@ -137,27 +137,37 @@ void ts_state_tensor_at(const ts_state *s, size_t at, ts_state_tensor *out)
     TS_ASSERT(false);
 }
 
-typedef ts_status (*fill)(const ts_state_tensor *t, float *data, void *context, ts_error *err);
+/* Elements first … first + n − 1 of a tensor into data. */
+typedef ts_status (*fill)(const ts_state_tensor *t, uint64_t first, size_t n, float *data,
+                          void *context, ts_error *err);
 
-/* Fills tensors first … last − 1 through one host buffer of at most 16 MiB… or one tensor's rows. */
+enum { PIECE = 1 << 22 }; /* elements of the host buffer: 16 MiB */
+
+static ts_status fill_tensor(const ts_state_tensor *t, fill f, float *data, void *context,
+                             ts_error *err)
+{
+    size_t total = t->bytes / sizeof(float);
+    for (size_t first = 0; first < total; first += PIECE) {
+        size_t n = total - first < PIECE ? total - first : PIECE;
+        TS_TRY(f(t, first, n, data, context, err));
+        TS_TRY(
+            ts_upload(t->buffer, data, t->offset + first * sizeof(float), n * sizeof(float), err));
+    }
+    return TS_OK;
+}
+
+/* Fills tensors first … last − 1 through one host buffer. */
 static ts_status fill_tensors(ts_state *s, size_t first, size_t last, fill f, void *context,
                               ts_error *err)
 {
-    size_t most = 0;
-    ts_state_tensor t;
-    for (size_t i = first; i < last; i++) {
-        ts_state_tensor_at(s, i, &t);
-        most = t.bytes > most ? t.bytes : most;
-    }
-    float *data = ts_alloc(most ? most : 1);
-    if (!data)
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                        "memory is out: %zu bytes to fill the largest tensor", most);
-    ts_status status = TS_OK;
+    float *data = ts_alloc(PIECE * sizeof(float));
+    ts_status status = data ? TS_OK
+                            : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                                       "memory is out: 16 MiB to fill the model's tensors");
     for (size_t i = first; i < last && status == TS_OK; i++) {
+        ts_state_tensor t;
         ts_state_tensor_at(s, i, &t);
-        status = f(&t, data, context, err);
-        if (status == TS_OK) status = ts_upload(t.buffer, data, t.offset, t.bytes, err);
+        status = fill_tensor(&t, f, data, context, err);
     }
     ts_free(data);
     return status;
@@ -170,11 +180,11 @@ static size_t parameter_tensors(const ts_state *s)
     return n;
 }
 
-static ts_status initial(const ts_state_tensor *t, float *data, void *context, ts_error *err)
+static ts_status initial(const ts_state_tensor *t, uint64_t first, size_t n, float *data,
+                         void *context, ts_error *err)
 {
     (void)err;
-    ts_init_values(t->name, t->param->init, *(uint64_t *)context, 0,
-                   (int64_t)(t->bytes / sizeof(float)), data);
+    ts_init_values(t->name, t->param->init, *(uint64_t *)context, (int64_t)first, (int64_t)n, data);
     return TS_OK;
 }
 
@@ -193,7 +203,8 @@ static void shape_text(char *buf, size_t n, int rank, const int64_t *dim)
     if (at < n) snprintf(buf + at, n - at, "]");
 }
 
-static ts_status from_file(const ts_state_tensor *t, float *data, void *context, ts_error *err)
+static ts_status from_file(const ts_state_tensor *t, uint64_t first, size_t n, float *data,
+                           void *context, ts_error *err)
 {
     ts_tensors *file = context;
     const ts_tensor *x = ts_tensors_find(file, t->name);
@@ -212,7 +223,7 @@ static ts_status from_file(const ts_state_tensor *t, float *data, void *context,
                         "%s: tensor %s is %s; the model's configuration makes it %s",
                         ts_tensors_path_of(file, x), t->name, have, want);
     }
-    return ts_tensors_read_f32(file, x, 0, x->count, data, err);
+    return ts_tensors_read_f32(file, x, first, n, data, err);
 }
 
 static bool is_ignored(const char *name)

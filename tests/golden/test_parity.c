@@ -63,7 +63,8 @@ static double promised(const ts_parity_row *r)
     return 2e-5 * (largest > 1 ? largest : 1);
 }
 
-static int compare(const char *folder, const char *reference, bool exact, const char *const *words, int n)
+static int compare(const char *folder, const char *reference, bool exact, const char *const *words,
+                   int n)
 {
     ts_config *c = NULL;
     ts_error err = {0};
@@ -82,7 +83,8 @@ static int compare(const char *folder, const char *reference, bool exact, const 
         gated += t->gated;
         if (!t->ok) printf("  %s: %.3g, bound %.3g\n", t->name, t->max_abs, t->bound);
         if (exact && !strcmp(t->name, "logits") && !(t->max_abs <= 2e-5)) {
-            printf("  logits differ by %.3g\n", t->max_abs);      /* of these two models the plain number holds */
+            printf("  logits differ by %.3g\n",
+                   t->max_abs); /* of these two models the plain number holds */
             wrong |= 1;
         }
         if (exact && t->gated && t->bound > promised(t) * 1.000001) {
@@ -113,8 +115,10 @@ static int all_forms(const char *model)
     int wrong = 0;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const char *words[] = {"base.yml", forms[i][0], forms[i][1], forms[i][2], "threads=2"};
-        int code = compare(in_golden(model, ""), in_golden(model, "golden.safetensors"), i < 4, words, 5);
-        if (code) printf("%s %s %s %s: code %d\n", model, forms[i][0], forms[i][1], forms[i][2], code);
+        int code =
+            compare(in_golden(model, ""), in_golden(model, "golden.safetensors"), i < 4, words, 5);
+        if (code)
+            printf("%s %s %s %s: code %d\n", model, forms[i][0], forms[i][1], forms[i][2], code);
         wrong |= code;
     }
     return wrong;
@@ -144,13 +148,30 @@ static void one_isa(ts_isa isa)
         skip();
     }
     for (int i = 0; i < MODELS; i++)
-        if (run_child(ts_isa_name(isa), models[i]) != 0) fail_msg("%s beyond its bounds with %s", models[i], ts_isa_name(isa));
+        if (run_child(ts_isa_name(isa), models[i]) != 0)
+            fail_msg("%s beyond its bounds with %s", models[i], ts_isa_name(isa));
 }
 
-static void test_ref(void **state) { (void)state; one_isa(TS_ISA_REF); }
-static void test_avx2(void **state) { (void)state; one_isa(TS_ISA_AVX2); }
-static void test_avx512(void **state) { (void)state; one_isa(TS_ISA_AVX512); }
-static void test_avx512_bf16(void **state) { (void)state; one_isa(TS_ISA_AVX512_BF16); }
+static void test_ref(void **state)
+{
+    (void)state;
+    one_isa(TS_ISA_REF);
+}
+static void test_avx2(void **state)
+{
+    (void)state;
+    one_isa(TS_ISA_AVX2);
+}
+static void test_avx512(void **state)
+{
+    (void)state;
+    one_isa(TS_ISA_AVX512);
+}
+static void test_avx512_bf16(void **state)
+{
+    (void)state;
+    one_isa(TS_ISA_AVX512_BF16);
+}
 
 /* ---- a moved weight -------------------------------------------------------------------------- */
 
@@ -188,8 +209,11 @@ static void move_weight(const char *weights, const char *name)
 static void test_moved_weight(void **state)
 {
     static const char *const names[] = {
-        "model.layers.0.input_layernorm.weight", "model.layers.1.self_attn.k_proj.weight",
-        "model.layers.0.mlp.down_proj.weight", "model.norm.weight", "lm_head.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.0.mlp.down_proj.weight",
+        "model.norm.weight",
+        "lm_head.weight",
     };
     char folder[] = "/tmp/tessera-parity-XXXXXX", weights[100], config[100];
     (void)state;
@@ -214,7 +238,8 @@ static ts_status parity_status(const char *folder, const char *reference, ts_err
 {
     ts_config *c = NULL;
     ts_parity_report r;
-    assert_int_equal(ts_config_load_words((const char *[]){"base.yml", "dtype=float32"}, 2, &c, NULL), TS_OK);
+    assert_int_equal(
+        ts_config_load_words((const char *[]){"base.yml", "dtype=float32"}, 2, &c, NULL), TS_OK);
     ts_status status = ts_parity(c, folder, reference, &r, err);
     if (status == TS_OK) ts_parity_report_free(&r);
     ts_config_free(c);
@@ -227,21 +252,28 @@ static void test_unusable(void **state)
     (void)state;
     need_golden();
     /* A model's weights are no reference: the message names what is missing. */
-    assert_int_equal(parity_status(in_golden(models[0], ""), in_golden(models[0], "model.safetensors"), &err), TS_DATA_LOSS);
+    assert_int_equal(
+        parity_status(in_golden(models[0], ""), in_golden(models[0], "model.safetensors"), &err),
+        TS_DATA_LOSS);
     assert_non_null(strstr(err.msg, "input_ids"));
     err = (ts_error){0};
-    assert_int_not_equal(parity_status(in_golden(models[0], ""), in_golden(models[0], "missing.safetensors"), &err), TS_OK);
+    assert_int_not_equal(
+        parity_status(in_golden(models[0], ""), in_golden(models[0], "missing.safetensors"), &err),
+        TS_OK);
     assert_non_null(strstr(err.msg, "missing.safetensors"));
     err = (ts_error){0};
-    assert_int_not_equal(parity_status(in_golden("no-such-model", ""), in_golden(models[0], "golden.safetensors"), &err), TS_OK);
+    assert_int_not_equal(parity_status(in_golden("no-such-model", ""),
+                                       in_golden(models[0], "golden.safetensors"), &err),
+                         TS_OK);
     assert_non_null(strstr(err.msg, "no-such-model"));
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref), cmocka_unit_test(test_avx2), cmocka_unit_test(test_avx512),
-        cmocka_unit_test(test_avx512_bf16), cmocka_unit_test(test_moved_weight), cmocka_unit_test(test_unusable),
+        cmocka_unit_test(test_ref),          cmocka_unit_test(test_avx2),
+        cmocka_unit_test(test_avx512),       cmocka_unit_test(test_avx512_bf16),
+        cmocka_unit_test(test_moved_weight), cmocka_unit_test(test_unusable),
     };
     if (argc == 3 && strcmp(argv[1], "child") == 0) return find_golden() ? all_forms(argv[2]) : 3;
     return cmocka_run_group_tests(tests, NULL, NULL);

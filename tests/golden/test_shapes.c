@@ -25,7 +25,8 @@ static json_t *read_shapes(const char *name)
     char path[4000];
     ts_error err = {0};
     json_t *o = NULL;
-    snprintf(path, sizeof path, "%s/golden/shapes/%s.json", shared && *shared ? shared : "../shared", name);
+    snprintf(path, sizeof path, "%s/golden/shapes/%s.json",
+             shared && *shared ? shared : "../shared", name);
     if (ts_path_kind_of(path) != TS_PATH_FILE) {
         printf("no list of shapes: %s is missing\n", path);
         skip();
@@ -49,8 +50,13 @@ static ts_graph *train_graph(const ts_config *c)
 {
     ts_graph *g = NULL;
     ts_error err = {0};
-    ts_program_options o = {.model = &c->model, .rows = 1, .sequence = 16, .accumulation = 1, .compute = TS_BF16,
-                            .remat = TS_REMAT_FULL, .scan_layers = c->scan_layers,
+    ts_program_options o = {.model = &c->model,
+                            .rows = 1,
+                            .sequence = 16,
+                            .accumulation = 1,
+                            .compute = TS_BF16,
+                            .remat = TS_REMAT_FULL,
+                            .scan_layers = c->scan_layers,
                             .optimizer = {.adamw = {0.9, 0.95, 1e-8, 0.1}, .clip = 1}};
     if (ts_program_train(&o, &g, &err) != TS_OK) fail_msg("%s", err.msg);
     return g;
@@ -68,7 +74,8 @@ static int64_t strike_off(const ts_graph *g, json_t *list)
             if (!shape) fail_msg("%s is not in the list, or was there twice", name);
             assert_int_equal(json_array_size(shape), p->file_rank);
             for (int d = 0; d < p->file_rank; d++)
-                assert_int_equal(json_integer_value(json_array_get(shape, (size_t)d)), p->file_dim[d]);
+                assert_int_equal(json_integer_value(json_array_get(shape, (size_t)d)),
+                                 p->file_dim[d]);
             assert_int_equal(json_object_del(list, name), 0);
             total += ts_param_elements(p);
         }
@@ -90,8 +97,17 @@ static void check_preset(const char *name, bool scan)
     json_decref(list);
 }
 
-static void test_llama3(void **state) { (void)state; check_preset("llama3-8b", true); check_preset("llama3-8b", false); }
-static void test_llama31(void **state) { (void)state; check_preset("llama3.1-8b", true); }
+static void test_llama3(void **state)
+{
+    (void)state;
+    check_preset("llama3-8b", true);
+    check_preset("llama3-8b", false);
+}
+static void test_llama31(void **state)
+{
+    (void)state;
+    check_preset("llama3.1-8b", true);
+}
 
 /* The list's values went through several f32 operations each; the ramp of the scaling subtracts two near
  * numbers, so a few more units of the last place lie between there. */
@@ -109,7 +125,8 @@ static void test_rope(void **state)
         ts_model_rope_frequencies(&c->model, got);
         for (size_t k = 0; k < 64; k++) {
             double w = json_real_value(json_array_get(want, k));
-            if (!(fabs(got[k] - w) <= 8 * 0x1p-24 * w)) fail_msg("%s: frequency %zu is %.9g, not %.9g", names[i], k, got[k], w);
+            if (!(fabs(got[k] - w) <= 8 * 0x1p-24 * w))
+                fail_msg("%s: frequency %zu is %.9g, not %.9g", names[i], k, got[k], w);
         }
         ts_config_free(c);
     }
@@ -119,8 +136,13 @@ static void test_rope(void **state)
 /* Presets without a list: their published number of parameters. */
 static void test_counts(void **state)
 {
-    static const struct { const char *name; int64_t parameters; } known[] = {
-        {"llama3-70b", 70553706496}, {"llama3.1-70b", 70553706496}, {"llama3.2-1b", 1235814400},
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } known[] = {
+        {"llama3-70b", 70553706496},
+        {"llama3.1-70b", 70553706496},
+        {"llama3.2-1b", 1235814400},
     };
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -139,7 +161,9 @@ static void test_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama3), cmocka_unit_test(test_llama31), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_llama31),
+        cmocka_unit_test(test_rope),
         cmocka_unit_test(test_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
