@@ -38,7 +38,7 @@ static void derive_run(ts_loading *l)
         c->run_name = jobset && *jobset ? ts_arena_strdup(l->arena, jobset)
                                         : ts_arena_printf(l->arena, "%s_%s", c->model_name, date);
     }
-    if (!*c->base_output_directory) c->base_output_directory = "./maxtext_output";
+    if (!*c->base_output_directory) c->base_output_directory = TS_DEFAULT_OUTPUT;
     size_t n = strlen(c->base_output_directory);
     bool slash = c->base_output_directory[n - 1] == '/';
     c->run_folder = ts_arena_printf(l->arena, "%s%s%s", c->base_output_directory, slash ? "" : "/",

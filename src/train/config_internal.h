@@ -8,6 +8,9 @@
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+/* base_output_directory when it is empty: MaxText's. */
+#define TS_DEFAULT_OUTPUT "./maxtext_output"
+
 typedef enum ts_key_type {
     TS_KEY_BOOL,
     TS_KEY_INT,

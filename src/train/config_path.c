@@ -132,6 +132,9 @@ static void check_weights(ts_loading *l, int k, const char *path)
 static void check_output(ts_loading *l)
 {
     const int k = TS_K_base_output_directory;
+    /* Where nobody chose a folder, the command may be one that writes none (generate, parity): whoever
+     * makes the default one reports on it. */
+    if (!strcmp(l->c->base_output_directory, TS_DEFAULT_OUTPUT)) return;
     if (l->bad[k] || is_address(l, k, l->c->base_output_directory)) return;
     char *path = ts_strdup(l->c->run_folder);
     if (!path) {

@@ -54,6 +54,19 @@ if [ "$(id -u)" = 0 ]; then
             >"$out" 2>"$err" </dev/null
         code_is 2 $? 'an output folder of another user'
         says err "$open/runs is read-only, or not this user's to write"
+        # A working folder that may not be written matters to training only.
+        train small
+        cp -r "$work/runs/small/checkpoints/4" "$open/model"
+        chmod -R a+rX "$open"
+        cd "$open" || exit 1
+        nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
+        $nobody ./tessera generate --model model --ids 1 --max-new 1 >"$out" 2>"$err" </dev/null
+        code_is 0 $? 'generate in a folder of another user'
+        $nobody ./tessera train base.yml $tiny base_output_directory= run_name=r >"$out" 2>"$err" </dev/null
+        code_is 2 $? 'train in a folder of another user'
+        says err './maxtext_output'
+        says_not out 'completed step'
+        cd "$root" || exit 1
         rm -rf "$open"
     fi
 else
