@@ -30,9 +30,11 @@ def describe(draw):
     kv_heads = draw.choice([k for k in range(1, heads + 1) if heads % k == 0])
     head_dim = draw.choice([2, 4, 6, 8, 10, 16, 20, 24, 32, 64])
     if draw.random() < 0.4:
+        head_dim = max(head_dim, -(-16 // heads) // 2 * 2 + 2)
         hidden = heads * head_dim
     else:
-        hidden = heads * draw.choice([3, 5, 8, 11, 14, 17, 24])      # transformers wants a multiple
+        # transformers wants a multiple; norms over a few elements would magnify rounding beyond any bound
+        hidden = heads * draw.choice([k for k in (3, 5, 8, 11, 14, 17, 24, 40) if heads * k >= 16])
     theta = draw.choice([10000.0, 100000.0, 500000.0])
     scaling = None
     if draw.random() < 0.4:
