@@ -5,8 +5,10 @@
  * holds S×S: scratch is linear in T. The keys a row sees are one range [from, to) of positions
  * (causal, window) cut by segments. Tiles of keys start at multiples of 96 for every row, so rows
  * are independent and any thread count gives the same bits; in backward one thread does one (batch,
- * kv head) and sums dk and dv in query order. bf16 is widened when packed; arithmetic is f32. Saves
- * log-sum-exp, not probabilities. A row that sees no key is zero and its log-sum-exp −inf.
+ * kv head) and sums dk and dv in query order; only where heads are fewer than threads are the sums
+ * cut in parts, whose number follows from shape and thread count. bf16 is widened when packed;
+ * arithmetic is f32. Saves log-sum-exp, not probabilities. A row that sees no key is zero and its
+ * log-sum-exp −inf.
  * Online softmax: Milakov & Gimelshein 2018; backward: Dao et al. 2022, algorithm 4. */
 #include <math.h>
 
@@ -468,27 +470,74 @@ static void grad_tile(const ts_cpu_call *c, const shape *h, int64_t b, int64_t k
         unpack_row(h, c->out[0], w.at[r], h->scale, f->dq + r * h->P);
 }
 
+/* Part `part` of `parts` of a head: every parts-th tile of rows, so that causal work is shared
+ * evenly. dq is complete after it, f->dk and f->dv hold the part's share. */
+static void grad_head(const ts_cpu_call *c, const shape *h, int64_t head, int64_t part,
+                      int64_t parts, backward *f)
+{
+    const int64_t b = head / h->K, k = head % h->K;
+    memset(f->dk, 0, (size_t)(2 * h->T * h->P) * 4);
+    pack_turned(h, c->in[KEY], b, k, f->q, f->turned_k);
+    pack_turned(h, c->in[V], b, k, f->q, f->turned_v);
+    pack_keys(h, c->in[KEY], b, k, f->k);
+    for (int64_t i = part; i < h->tiles; i += parts) grad_tile(c, h, b, k, i, f);
+}
+
+/* dk and dv of key t: the shares of all parts, added in order into the first's. */
+static void store_key(const ts_cpu_call *c, const shape *h, int64_t head, int64_t t, int64_t parts,
+                      size_t floats, const backward *f)
+{
+    const int64_t at = key_at(h, head / h->K, head % h->K, t);
+    float *dk = f->dk + t * h->P, *dv = f->dv + t * h->P;
+    for (int64_t p = 1; p < parts; p++)
+        for (int64_t i = 0; i < h->P; i += VN) {
+            v_store(dk + i, v_load(dk + i) + v_load(dk + floats * (size_t)p + i));
+            v_store(dv + i, v_load(dv + i) + v_load(dv + floats * (size_t)p + i));
+        }
+    unpack_row(h, c->out[1], at, 1.0f, dk);
+    unpack_row(h, c->out[2], at, 1.0f, dv);
+}
+
+/* Fewer heads than threads: each is cut into parts, and every part has scratch of its own. */
+static void backward_parts(const ts_cpu_call *c, const shape *h, int64_t parts, size_t floats,
+                           int threads)
+{
+    const int64_t heads = h->B * h->K;
+    float *scratch = c->scratch;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static, 1)
+        for (int64_t u = 0; u < heads * parts; u++) {
+            backward f = backward_of(h, scratch + floats * (size_t)u);
+            grad_head(c, h, u / parts, u % parts, parts, &f);
+        }
+#pragma omp for
+        for (int64_t u = 0; u < heads * h->T; u++) {
+            const backward f = backward_of(h, scratch + floats * (size_t)(u / h->T * parts));
+            store_key(c, h, u / h->T, u % h->T, parts, floats, &f);
+        }
+    }
+}
+
 static void run_backward(const ts_cpu_call *c)
 {
     const shape h = shape_of(c->node, c->node->n_in > SEGMENTS ? c->in[SEGMENTS] : NULL);
     const size_t floats = ts_round_up((size_t)backward_floats(&h), 16);
-    const int threads = ts__threads(h.B * h.K * h.S * h.G * h.T, c->threads);
-    if (h.D == 0) return;
+    const int64_t heads = h.B * h.K;
+    const int threads = ts__threads(heads * h.S * h.G * h.T, c->threads);
+    if (h.D == 0 || heads == 0) return;
+    const int64_t parts = threads / heads < h.tiles ? threads / heads : h.tiles;
+    if (parts > 1) {
+        backward_parts(c, &h, parts, floats, threads);
+        return;
+    }
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         backward f = backward_of(&h, (float *)c->scratch + floats * (size_t)omp_get_thread_num());
 #pragma omp for schedule(dynamic)
-        for (int64_t head = 0; head < h.B * h.K; head++) {
-            const int64_t b = head / h.K, k = head % h.K;
-            memset(f.dk, 0, (size_t)(2 * h.T * h.P) * 4);
-            pack_turned(&h, c->in[KEY], b, k, f.q, f.turned_k);
-            pack_turned(&h, c->in[V], b, k, f.q, f.turned_v);
-            pack_keys(&h, c->in[KEY], b, k, f.k);
-            for (int64_t i = 0; i < h.tiles; i++) grad_tile(c, &h, b, k, i, &f);
-            for (int64_t t = 0; t < h.T; t++) {
-                unpack_row(&h, c->out[1], key_at(&h, b, k, t), 1.0f, f.dk + t * h.P);
-                unpack_row(&h, c->out[2], key_at(&h, b, k, t), 1.0f, f.dv + t * h.P);
-            }
+        for (int64_t head = 0; head < heads; head++) {
+            grad_head(c, &h, head, 0, 1, &f);
+            for (int64_t t = 0; t < h.T; t++) store_key(c, &h, head, t, 1, floats, &f);
         }
     }
 }
