@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "train/flops.h"
 #include "train/run.h"
 #include "train/sampler.h"
@@ -147,6 +148,24 @@ static int64_t trained_parameters(const ts_run *r)
     return n;
 }
 
+/* A pattern with a slip in it would freeze, or spare from decay, nothing at all without a word. */
+static void warn_of_idle_patterns(const ts_run *r, const char *key, const ts_config_list *patterns)
+{
+    for (size_t k = 0; k < patterns->n; k++) {
+        bool used = false;
+        for (int i = 0; i < r->train_graph->n_param && !used; i++) {
+            char first[512];
+            const ts_param_info *p = &r->train_graph->param[i];
+            ts_param_name(p, 0, first, sizeof first);
+            used = ts_pattern_match(patterns->item[k], p->name) ||
+                   ts_pattern_match(patterns->item[k], first);
+        }
+        if (!used)
+            ts_log(TS_LOG_WARNING, "%s: %s matches no parameter of this model", key,
+                   patterns->item[k]);
+    }
+}
+
 static ts_status build_programs(ts_run *r, ts_error *err)
 {
     ts_program_options o = program_options(r);
@@ -154,6 +173,8 @@ static ts_status build_programs(ts_run *r, ts_error *err)
     if (trained_parameters(r) == 0)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "frozen_parameters covers every parameter; nothing is left to train");
+    warn_of_idle_patterns(r, "frozen_parameters", &r->config->frozen_parameters);
+    warn_of_idle_patterns(r, "adamw_mask", &r->config->adamw_mask);
     if (!r->eval_data) return TS_OK;
     o.rows = r->config->eval_rows;
     return ts_program_eval(&o, &r->eval_graph, err);

@@ -1,7 +1,7 @@
 /* train/state.c – parameters and moments on an engine; see state.h.
  *
- * Tensors are moved in pieces through one host buffer, so that loading needs 16 MiB beside the model, whatever
- * its size.
+ * Tensors are moved in pieces through one host buffer, so that loading needs 16 MiB beside the
+ * model, whatever its size.
  */
 #include "train/state.h"
 
@@ -210,6 +210,12 @@ static ts_status from_file(const ts_state_tensor *t, uint64_t first, size_t n, f
     const ts_tensor *x = ts_tensors_find(file, t->name);
     char want[200], have[200];
     shape_text(want, sizeof want, t->param->file_rank, t->param->file_dim);
+    if (!x && strncmp(t->name, "adam.", 5) == 0)
+        return TS_ERROR(err, TS_FAILED_PRECONDITION,
+                        "%s was frozen when the checkpoint was written: it has no moment %s; keep "
+                        "frozen_parameters as it was, or begin a run of another name with "
+                        "load_parameters_path",
+                        t->name + strlen("adam.m."), t->name);
     if (!x) {
         const ts_tensor *any = ts_tensors_count(file) ? ts_tensors_at(file, 0) : NULL;
         return TS_ERROR(err, TS_DATA_LOSS, "%s: tensor %s %s is missing",
