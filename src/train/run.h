@@ -33,6 +33,8 @@ typedef struct ts_run {
     double tflops;
     double loss, eval_loss;
     bool stop;          /* the data ended, or the target was reached */
+    bool interrupted;   /* the hook asked for a save and the end */
+    int64_t evaluated;  /* steps done at the last evaluation; −1 none */
     int64_t saved_step; /* of the newest checkpoint written or loaded here; −1 none */
 } ts_run;
 

@@ -25,6 +25,17 @@ static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *e
     return ts_bound_set(to, "positions", r->positions, n, err);
 }
 
+/* ---- what the hook asks for ------------------------------------------------------------------- */
+
+/* Between steps the state is whole: a save is possible then, in the middle of an evaluation too. */
+static ts_status obey(ts_run *r, ts_error *err)
+{
+    ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
+    if (what == TS_SAVE_AND_STOP) r->interrupted = true;
+    bool save = what != TS_CONTINUE && r->config->enable_checkpointing && r->saved_step != r->step;
+    return save ? ts__run_save(r, err) : TS_OK;
+}
+
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
 ts_status ts__run_evaluate(ts_run *r, ts_error *err)
@@ -33,6 +44,9 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
     ts_loader_rewind(r->eval_data);
     for (int64_t i = 0; r->config->eval_steps < 0 || i < r->config->eval_steps; i++) {
         float loss, n;
+        TS_TRY(obey(r, err));
+        if (r->interrupted)
+            return TS_OK; /* a held-out set may take longer than the grace of a stop */
         ts_status status = ts_loader_next(r->eval_data, &r->batch, err);
         if (status == TS_OUT_OF_RANGE) break;
         TS_TRY(status);
@@ -43,6 +57,7 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
         sum += (double)loss;
         weights += (double)n;
     }
+    r->evaluated = r->step;
     r->eval_loss = weights > 0 ? sum / weights : NAN;
     double seconds = ts_clock_seconds() - start;
     ts__run_line(
@@ -143,21 +158,23 @@ static ts_status one_step(ts_run *r, ts_error *err)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static ts_status after_step(ts_run *r, bool *interrupted, ts_error *err)
+static ts_status after_step(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
     bool last = r->step >= c->steps || r->stop;
-    if (r->eval_data && (r->step % c->eval_interval == 0 || last)) TS_TRY(ts__run_evaluate(r, err));
-    if (c->sample_interval > 0 && r->step % c->sample_interval == 0) TS_TRY(ts__run_sample(r, err));
-    ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
+    bool evaluate = r->eval_data && r->evaluated != r->step;
+    ts_status status = TS_OK;
+    if (evaluate && (r->step % c->eval_interval == 0 || last)) status = ts__run_evaluate(r, err);
+    if (status == TS_OK && c->sample_interval > 0 && r->step % c->sample_interval == 0 &&
+        !r->interrupted)
+        status = ts__run_sample(r, err);
+    if (status != TS_OK) return save_and_fail(r, status);
+    TS_TRY(obey(r, err));
     bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
-    if ((due || what != TS_CONTINUE) && c->enable_checkpointing && r->saved_step != r->step)
-        TS_TRY(ts__run_save(r, err));
-    *interrupted = what == TS_SAVE_AND_STOP;
-    return TS_OK;
+    return due && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
 }
 
-static ts_status loop(ts_run *r, bool *interrupted, ts_error *err)
+static ts_status loop(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
     if (r->step >= c->steps) {
@@ -167,23 +184,27 @@ static ts_status loop(ts_run *r, bool *interrupted, ts_error *err)
     }
     if (c->enable_checkpointing && c->save_checkpoint_on_start && r->saved_step != r->step)
         TS_TRY(ts__run_save(r, err));
-    while (r->step < c->steps && !r->stop && !*interrupted) {
+    while (r->step < c->steps && !r->stop && !r->interrupted) {
         int64_t before = r->step;
         TS_TRY(one_step(r, err));
-        if (r->step != before || r->stop) TS_TRY(after_step(r, interrupted, err));
+        if (r->step != before || r->stop) TS_TRY(after_step(r, err));
     }
-    bool save = c->enable_checkpointing && c->save_checkpoint_on_completion && !*interrupted;
+    bool save = c->enable_checkpointing && c->save_checkpoint_on_completion && !r->interrupted;
     return save && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
 }
 
 ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_result *result,
                    ts_error *err)
 {
-    ts_run r = {.config = c, .hooks = hooks, .loss = NAN, .eval_loss = NAN, .saved_step = -1};
-    bool interrupted = false;
+    ts_run r = {.config = c,
+                .hooks = hooks,
+                .loss = NAN,
+                .eval_loss = NAN,
+                .saved_step = -1,
+                .evaluated = -1};
     ts_status status = ts__run_prepare(&r, err);
-    if (status == TS_OK) status = loop(&r, &interrupted, err);
-    *result = (ts_train_result){r.step, r.loss, r.eval_loss, interrupted, r.saved_step};
+    if (status == TS_OK) status = loop(&r, err);
+    *result = (ts_train_result){r.step, r.loss, r.eval_loss, r.interrupted, r.saved_step};
     ts__run_release(&r);
     return status;
 }

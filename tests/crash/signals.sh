@@ -11,6 +11,7 @@ long="steps=1000000 learning_rate_schedule_steps=1000000 per_device_batch_size=1
 begin() {
     run=$1
     shift
+    : >"$out"; : >"$err" # before the program does: what is waited for is its own
     env --default-signal=INT "$TESSERA" train base.yml $tiny $long run_name="$run" "$@" >"$out" 2>"$err" </dev/null &
     pid=$!
     wait_for 60 grep -q '^completed step: 3,' "$out" || fail "$run: no steps" "$(show)"
@@ -59,7 +60,20 @@ kill -TERM $pid
 ended 75 'SIGTERM after SIGUSR1'
 continues user
 
+# In the middle of an evaluation that would take much longer than anyone waits.
+awk 'BEGIN { for (i = 0; i < 400000; i++) print "line " i " of a long book" }' >"$work/book.txt"
+begin evaluating dataset_type=text dataset_path="$work/book.txt" eval_fraction=0.9 eval_interval=5
+wait_for 30 grep -q '^completed step: 4,' "$out" || fail 'evaluating: no fifth step'
+sleep 0.2
+kill -TERM $pid
+before=$(date +%s)
+ended 75 'SIGTERM during an evaluation'
+[ $(($(date +%s) - before)) -le 3 ] || fail 'SIGTERM waited for the evaluation'
+says_not out 'Completed eval'
+[ "$(steps_of evaluating)" = '0 5' ] || fail "SIGTERM during an evaluation saved $(steps_of evaluating)"
+
 # Twice: a step that takes seconds, so that the second comes while the first is still waited for.
+: >"$out"; : >"$err"
 env --default-signal=INT "$TESSERA" train base.yml $tiny run_name=twice steps=3 per_device_batch_size=64 max_target_length=1024 \
     base_num_decoder_layers=8 >"$out" 2>"$err" </dev/null &
 pid=$!
