@@ -1,7 +1,7 @@
 /* nn/layers.c – linear layers, norms, and ts_layers: equal layers as one repeat.
  *
- * ts_layers looks at the layers' signatures only. Every segment becomes a repeat, an unrolled layer one
- * of a single iteration, so that rematerialisation has one mechanism (grad/repeat.c).
+ * ts_layers looks at the layers' signatures only. Every segment becomes a repeat, an unrolled layer
+ * one of a single iteration, so that rematerialisation has one mechanism (grad/repeat.c).
  */
 #include "nn/layers.h"
 

@@ -11,13 +11,15 @@ typedef struct ts_layer_scope {
     int first, position, period, count; /* this is layer first + position of each period */
 } ts_layer_scope;
 
-/* A run of layers: count iterations of `period` layers each, from layer first. count 1: unrolled. */
+/* A run of layers: count iterations of `period` layers each, from layer first. count 1: unrolled.
+ */
 typedef struct ts_segment {
     int first, period, count;
 } ts_segment;
 
-/* Segments of n layers by their signatures; out has room for n. The period ≤ 8 (the smallest of equals) that
- * puts most layers into repeats is used throughout; other layers are segments of one. */
+/* Segments of n layers by their signatures; out has room for n. The period ≤ 8 (the smallest of
+ * equals) that puts most layers into repeats is used throughout; other layers are segments of one.
+ */
 int ts_layer_segments(const uint64_t *signatures, int n, bool unroll, ts_segment *out);
 
 #endif

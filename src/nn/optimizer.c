@@ -1,8 +1,8 @@
 /* nn/optimizer.c – global-norm clipping, AdamW and the guard against non-finite steps, as a graph.
  *
- * The norm is over all trained parameters, before clipping; the scale is min(1, clip / norm), as optax's
- * clip_by_global_norm. A step whose loss or norm is not finite is undone by a select inside adamw, so no
- * host decision is needed after the inputs were donated.
+ * The norm is over all trained parameters, before clipping; the scale is min(1, clip / norm), as
+ * optax's clip_by_global_norm. A step whose loss or norm is not finite is undone by a select inside
+ * adamw, so no host decision is needed after the inputs were donated.
  */
 #include "nn/nn.h"
 

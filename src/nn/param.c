@@ -1,8 +1,9 @@
 /* nn/param.c – parameters: their names and shapes in published files, and their initial values.
  *
- * A parameter is an input of the graph. Inside ts_layers those of equal layers are one stacked input
- * [layers, …] whose slice the body sees; in files each layer has its own name. Dimensions are stored as a
- * published file stores them, outputs first, so that a file's tensor is the parameter reshaped.
+ * A parameter is an input of the graph. Inside ts_layers those of equal layers are one stacked
+ * input [layers, …] whose slice the body sees; in files each layer has its own name. Dimensions are
+ * stored as a published file stores them, outputs first, so that a file's tensor is the parameter
+ * reshaped.
  */
 #include "nn/layers.h"
 
@@ -151,7 +152,8 @@ static ts_param_info *param_find(ts_graph *g, const char *name)
     return NULL;
 }
 
-/* In ts_layers: "model.layers.{0..30:2}.mlp.up_proj.weight", or with the plain number where unrolled. */
+/* In ts_layers: "model.layers.{0..30:2}.mlp.up_proj.weight", or with the plain number where
+ * unrolled. */
 static const char *full_name(ts_builder *b, const char *name)
 {
     const ts_layer_scope *l = b->layers;

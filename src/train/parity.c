@@ -1,10 +1,11 @@
-/* train/parity.c – compares a model with reference outputs: hidden states, logits, loss, gradients, and the
- * losses of three AdamW steps.
+/* train/parity.c – compares a model with reference outputs: hidden states, logits, loss, gradients,
+ * and the losses of three AdamW steps.
  *
- * Bounds in f32: logits and hidden states 2e-5 and each gradient 2e-5 of the tensor's largest (at least 1 for
- * activations), loss 2e-6, step losses 1e-4. bf16 keeps 8 bits, and errors add up over layers: activations 2⁻⁵ and
- * gradients 2⁻⁴ of the largest (twice what two layers in bf16 show, ours or PyTorch's), losses 2e-2.
- * Parameters after the steps are reported only: where a gradient is nearly 0, AdamW divides noise by noise.
+ * Bounds in f32: logits and hidden states 2e-5 and each gradient 2e-5 of the tensor's largest (at
+ * least 1 for activations), loss 2e-6, step losses 1e-4. bf16 keeps 8 bits, and errors add up over
+ * layers: activations 2⁻⁵ and gradients 2⁻⁴ of the largest (twice what two layers in bf16 show,
+ * ours or PyTorch's), losses 2e-2. Parameters after the steps are reported only: where a gradient
+ * is nearly 0, AdamW divides noise by noise.
  */
 
 #include <math.h>
@@ -50,8 +51,8 @@ static ts_status add_row(ts_parity_report *r, const ts_parity_row *row, ts_error
     return TS_OK;
 }
 
-/* Where every trained position sees one key, a softmax has no gradient: the reference's is exactly 0, and a
- * difference of two equal sums in another order is not. */
+/* Where every trained position sees one key, a softmax has no gradient: the reference's is exactly
+ * 0, and a difference of two equal sums in another order is not. */
 static const double zero_bound = 1e-6;
 
 typedef enum bound_kind { ACTIVATION, GRADIENT, LOSS, STEP_LOSS, REPORTED } bound_kind;

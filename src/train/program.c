@@ -1,8 +1,9 @@
 /* train/program.c – builds the graphs of program.h from a model description.
  *
- * Gradient accumulation is a repeat over micro-batches whose body contains the gradient: gradients are summed,
- * nothing of a micro-batch outlives it. The loss is Σ over trained tokens / their number in the whole step,
- * counted from the labels before the loop, so accumulation and batch split give the same mean.
+ * Gradient accumulation is a repeat over micro-batches whose body contains the gradient: gradients
+ * are summed, nothing of a micro-batch outlives it. The loss is Σ over trained tokens / their
+ * number in the whole step, counted from the labels before the loop, so accumulation and batch
+ * split give the same mean.
  */
 #include "train/program.h"
 

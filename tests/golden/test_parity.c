@@ -2,9 +2,10 @@
  * hidden states, logits, loss, every gradient, the losses of three AdamW steps.
  *
  * oneDNN takes its instruction set once a process, so every ISA of this machine is a run of this
- * program in a process of its own (`test_parity child …`): f32 with layers rolled and unrolled, remat
- * none and full, and bf16 within its own bounds. A model with one weight moved must fail. The bounds
- * of the report are checked here against the numbers that were promised, so that none is widened.
+ * program in a process of its own (`test_parity child …`): f32 with layers rolled and unrolled,
+ * remat none and full, and bf16 within its own bounds. A model with one weight moved must fail. The
+ * bounds of the report are checked here against the numbers that were promised, so that none is
+ * widened.
  */
 #include <setjmp.h>
 #include <stdarg.h>

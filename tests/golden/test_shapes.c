@@ -109,8 +109,8 @@ static void test_llama31(void **state)
     check_preset("llama3.1-8b", true);
 }
 
-/* The list's values went through several f32 operations each; the ramp of the scaling subtracts two near
- * numbers, so a few more units of the last place lie between there. */
+/* The list's values went through several f32 operations each; the ramp of the scaling subtracts two
+ * near numbers, so a few more units of the last place lie between there. */
 static void test_rope(void **state)
 {
     static const char *const names[] = {"llama3-8b", "llama3.1-8b"};

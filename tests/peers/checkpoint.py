@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A checkpoint of tessera in transformers: the same tensors by name, the same loss on the same tokens.
+"""A checkpoint of tessera in transformers: the same tensors by name, the same loss.
 
 Usage: checkpoint.py FOLDER              ($TESSERA is the program)
 
-Trains a small Llama for a few steps on its own text, with layers stacked and not, tied and untied. The
-checkpoint's file is read as it is: every tensor but the moments is loaded by its name, none may be missing
-or left over. The evaluation loss of tessera at the end must be transformers' to 1e-5, and the same model
-written as a published folder must give that loss to `tessera parity`.
+Trains a small Llama for a few steps, with layers stacked and not, tied and untied. The checkpoint's
+file is read as it is: every tensor but the moments is loaded by its name, none may be missing or
+left over. On the same tokens tessera's loss must be transformers' to 1e-5, whether it reads the
+checkpoint, the run's folder, or the tensors written as a published model.
 """
 import json
 import os
@@ -24,15 +24,18 @@ BYTES, BOS = 256, 256                    # the byte tokenizer: a byte is its id,
 LENGTH, STEPS = 48, 6
 MODELS = {
     "untied": dict(vocab_size=320, hidden_size=48, intermediate_size=100, num_hidden_layers=3,
-                   num_attention_heads=6, num_key_value_heads=2, head_dim=8, tie_word_embeddings=False),
+                   num_attention_heads=6, num_key_value_heads=2, head_dim=8,
+                   tie_word_embeddings=False),
     "tied-unrolled": dict(vocab_size=320, hidden_size=40, intermediate_size=64, num_hidden_layers=2,
-                          num_attention_heads=5, num_key_value_heads=1, head_dim=12, tie_word_embeddings=True),
+                          num_attention_heads=5, num_key_value_heads=1, head_dim=12,
+                          tie_word_embeddings=True),
 }
 
 
 def words(sizes, scan):
-    keys = {"base_emb_dim": "hidden_size", "base_mlp_dim": "intermediate_size", "vocab_size": "vocab_size",
-            "base_num_decoder_layers": "num_hidden_layers", "base_num_query_heads": "num_attention_heads",
+    keys = {"base_emb_dim": "hidden_size", "base_mlp_dim": "intermediate_size",
+            "vocab_size": "vocab_size", "base_num_decoder_layers": "num_hidden_layers",
+            "base_num_query_heads": "num_attention_heads",
             "base_num_kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
     out = [f"{ours}={sizes[theirs]}" for ours, theirs in keys.items()]
     return out + [f"logits_via_embedding={str(sizes['tie_word_embeddings']).lower()}",
@@ -42,7 +45,8 @@ def words(sizes, scan):
 def train(root, name, sizes, scan, text):
     command = [os.environ["TESSERA"], "train", "base.yml", *words(sizes, scan), "dataset_type=text",
                f"dataset_path={text}", "tokenizer_type=byte", "dtype=float32", f"steps={STEPS}",
-               "per_device_batch_size=4", f"max_target_length={LENGTH}", "learning_rate=1e-2", "num_epoch=100",
+               "per_device_batch_size=4", f"max_target_length={LENGTH}", "learning_rate=1e-2",
+               "num_epoch=100",
                "log_config=false", f"run_name={name}", f"base_output_directory={root}", "threads=2",
                "enable_checkpointing=true"]
     run = subprocess.run(command, capture_output=True, text=True)
@@ -54,7 +58,8 @@ def train(root, name, sizes, scan, text):
 
 def load(shard, sizes):
     """The model with the shard's tensors, and the names of its moments."""
-    config = LlamaConfig(**sizes, rms_norm_eps=1e-5, max_position_embeddings=LENGTH, hidden_act="silu",
+    config = LlamaConfig(**sizes, rms_norm_eps=1e-5, max_position_embeddings=LENGTH,
+                         hidden_act="silu",
                          rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
                          attn_implementation="eager")
     model = LlamaForCausalLM(config).float().eval()
@@ -76,7 +81,7 @@ def load(shard, sizes):
 
 
 def loss_in_tessera(root, name, sizes, shard, weights, ids, model):
-    """Writes the model as a published folder with a reference, and asks `tessera parity` of both forms."""
+    """Writes the model as a published folder with a reference, and asks `tessera parity`."""
     folder = root / f"{name}-folder"
     folder.mkdir()
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
@@ -98,10 +103,11 @@ def loss_in_tessera(root, name, sizes, shard, weights, ids, model):
     golden |= {"grad." + n: p.grad.clone() for n, p in model.named_parameters()}
     save_file({n: t.contiguous() for n, t in golden.items()}, folder / "golden.safetensors")
     for where in (folder, shard.parent, root / name):
-        run = subprocess.run([os.environ["TESSERA"], "parity", where, "--golden", folder / "golden.safetensors",
-                              "--json"], capture_output=True, text=True)
+        command = [os.environ["TESSERA"], "parity", where, "--golden",
+                   folder / "golden.safetensors", "--json"]
+        run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
-            sys.exit(f"tessera parity {where} exits {run.returncode}:\n{run.stdout[-3000:]}{run.stderr}")
+            sys.exit(f"parity {where} exits {run.returncode}:\n{run.stdout[-3000:]}{run.stderr}")
         rows = {t["name"]: t for t in json.loads(run.stdout)["tensors"]}
         if not rows["loss"]["max_abs"] <= 1e-5:
             sys.exit(f"{where}: the losses differ by {rows['loss']['max_abs']}")
@@ -127,8 +133,8 @@ def main():
             sys.exit(f"{name}: metrics.jsonl tells losses {losses}")
         model, weights = load(shard, sizes)
         gaps = list(loss_in_tessera(root, name, sizes, shard, weights, ids, model))
-        print(f"ok {name}: {len(weights)} tensors; loss {losses[0]:.4f} to {losses[-1]:.4f} in training; "
-              f"transformers differs by {max(gaps):.1e}")
+        print(f"ok {name}: {len(weights)} tensors; training loss {losses[0]:.4f} to "
+              f"{losses[-1]:.4f}; transformers differs by {max(gaps):.1e}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
  * model of several kinds of layers is the same function with the same gradient whether its layers
  * are stacked into repeats or unrolled, whatever the remat policy.
  *
- * The toy model has three kinds of layers: a gated residual, a scaled one, and one with a repeat of its
- * own whose body uses a parameter and values of both outer regions. Engine: cpu, plain C.
+ * The toy model has three kinds of layers: a gated residual, a scaled one, and one with a repeat of
+ * its own whose body uses a parameter and values of both outer regions. Engine: cpu, plain C.
  */
 #undef TS_NO_LINES /* this file is model code: its lines belong into messages */
 #include "engine_help.h"
@@ -34,7 +34,8 @@ static void check_segments(const uint64_t *s, int n, bool unroll, const ts_segme
     check_segments(s, n, unroll, (const ts_segment[]){__VA_ARGS__},                                \
                    (int)(sizeof((const ts_segment[]){__VA_ARGS__}) / sizeof(ts_segment)))
 
-/* Gemma 4 E2B: four sliding layers, one full; 13 and 14 export keys and values, 15 … 34 use them. */
+/* Gemma 4 E2B: four sliding layers, one full; 13 and 14 export keys and values, 15 … 34 use them.
+ */
 static void test_segments_e2b(void **state)
 {
     uint64_t s[35];
@@ -344,7 +345,8 @@ static void check_same(const results *a, const results *b, double tolerance)
     }
 }
 
-/* Stacked and unrolled, both remat policies: one function, one gradient, the same initial values. */
+/* Stacked and unrolled, both remat policies: one function, one gradient, the same initial values.
+ */
 static void check_kinds(const uint64_t *kind, int n, int repeats)
 {
     results want, got;

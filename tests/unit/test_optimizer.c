@@ -1,6 +1,6 @@
-/* tests/unit/test_optimizer.c – the optimizer as a graph against the same in double precision: global
- * norm, clipping, AdamW with and without decay, steps that are skipped; and the state's tensors: larger
- * than the host buffer they are moved through, to a file and back.
+/* tests/unit/test_optimizer.c – the optimizer as a graph against the same in double precision:
+ * global norm, clipping, AdamW with and without decay, steps that are skipped; and the state's
+ * tensors: larger than the host buffer they are moved through, to a file and back.
  *
  * Gradients are inputs here, so that every number is known. Every ISA that this process may use is
  * the engine's choice (TESSERA_ISA).
@@ -43,7 +43,8 @@ static ts_graph *optimizer_graph(const ts_optimizer_options *o)
     return help_finish(b);
 }
 
-/* The same in double: Loshchilov and Hutter 2019, with the moments' correction of Kingma and Ba 2015. */
+/* The same in double: Loshchilov and Hutter 2019, with the moments' correction of Kingma and Ba
+ * 2015. */
 typedef struct reference {
     double p[PARAMS][MOST], m[PARAMS][MOST], v[PARAMS][MOST];
 } reference;
@@ -182,7 +183,8 @@ static void test_adamw(void **state)
     check_against_reference(&(ts_optimizer_options){.adamw = plain, .clip = 1e-3}, 1e-4f);
 }
 
-/* NaN or infinity in a gradient or the loss: not one bit moves, whatever the rest of the step says. */
+/* NaN or infinity in a gradient or the loss: not one bit moves, whatever the rest of the step says.
+ */
 static void test_skipped(void **state)
 {
     const ts_optimizer_options o = {.adamw = {0.9, 0.95, 1e-8, 0.1}, .clip = 1};

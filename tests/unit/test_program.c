@@ -1,9 +1,10 @@
-/* tests/unit/test_program.c – the graphs a run executes: what is in them, what must not be, and that
- * one step does what it says.
+/* tests/unit/test_program.c – the graphs a run executes: what is in them, what must not be, and
+ * that one step does what it says.
  *
- * Sizes are chosen so that tokens × vocabulary is larger than every tensor that may be there and no other
- * dimension is as long as the sequence: a walk over all values then finds what should not exist. Numbers:
- * accumulation against one batch, skipped steps bit by bit. The optimizer is in test_optimizer.c.
+ * Sizes are chosen so that tokens × vocabulary is larger than every tensor that may be there and no
+ * other dimension is as long as the sequence: a walk over all values then finds what should not
+ * exist. Numbers: accumulation against one batch, skipped steps bit by bit. The optimizer is in
+ * test_optimizer.c.
  */
 #include "engine_help.h"
 
@@ -294,8 +295,8 @@ static void check_moments(const job *a, const job *b)
     }
 }
 
-/* Four rows at once, as two micro-batches of two and four of one, with both layouts of layers: rows with
- * different numbers of trained tokens and one with none weigh as in the whole batch. */
+/* Four rows at once, as two micro-batches of two and four of one, with both layouts of layers: rows
+ * with different numbers of trained tokens and one with none weigh as in the whole batch. */
 static void test_accumulation(void **state)
 {
     (void)state;
