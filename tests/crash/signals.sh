@@ -25,11 +25,13 @@ last_step() { losses "$1" | tail -n 1 | cut -d' ' -f1; }
 continues() {
     done_steps=$(($(last_step "$1") + 1))
     newest=$(steps_of "$1" | awk '{ print $NF }')
-    [ "$newest" = $done_steps ] || fail "$1: the newest checkpoint is $newest after $done_steps steps"
+    [ "$newest" = $done_steps ] ||
+        fail "$1: the newest checkpoint is $newest after $done_steps steps"
     expect 0 train base.yml $tiny $long run_name="$1" steps=$((done_steps + 2))
     says out "checkpoints/$done_steps"
     says_like out "^completed step: $done_steps, "
-    [ -z "$(ls "$(run_folder "$1")/checkpoints" | grep tmp)" ] || fail "$1: a temporary folder is left"
+    [ -z "$(ls "$(run_folder "$1")/checkpoints" | grep tmp)" ] ||
+        fail "$1: a temporary folder is left"
 }
 
 if ! env --default-signal=INT true 2>/dev/null; then
@@ -53,9 +55,11 @@ continues terminated
 
 begin user
 kill -USR1 $pid
-wait_for 30 grep -qE 'saved checkpoint .*/[1-9][0-9]* ' "$out" || fail "SIGUSR1 saved nothing" "$(show)"
+wait_for 30 grep -qE 'saved checkpoint .*/[1-9][0-9]* ' "$out" ||
+    fail "SIGUSR1 saved nothing" "$(show)"
 saved=$(steps_of user | awk '{ print $NF }')
-wait_for 30 grep -q "^completed step: $((saved + 3))," "$out" || fail "the run did not go on after SIGUSR1"
+wait_for 30 grep -q "^completed step: $((saved + 3))," "$out" ||
+    fail "the run did not go on after SIGUSR1"
 kill -TERM $pid
 ended 75 'SIGTERM after SIGUSR1'
 continues user
@@ -70,12 +74,13 @@ before=$(date +%s)
 ended 75 'SIGTERM during an evaluation'
 [ $(($(date +%s) - before)) -le 3 ] || fail 'SIGTERM waited for the evaluation'
 says_not out 'Completed eval'
-[ "$(steps_of evaluating)" = '0 5' ] || fail "SIGTERM during an evaluation saved $(steps_of evaluating)"
+[ "$(steps_of evaluating)" = '0 5' ] ||
+    fail "SIGTERM during an evaluation saved $(steps_of evaluating)"
 
 # Twice: a step that takes seconds, so that the second comes while the first is still waited for.
 : >"$out"; : >"$err"
-env --default-signal=INT "$TESSERA" train base.yml $tiny run_name=twice steps=3 per_device_batch_size=64 max_target_length=1024 \
-    base_num_decoder_layers=8 >"$out" 2>"$err" </dev/null &
+env --default-signal=INT "$TESSERA" train base.yml $tiny run_name=twice steps=3 \
+    per_device_batch_size=64 max_target_length=1024 base_num_decoder_layers=8 >"$out" 2>"$err" </dev/null &
 pid=$!
 wait_for 60 grep -q 'saved checkpoint' "$out" || fail "twice: no start" "$(show)"
 kill -INT $pid

@@ -19,7 +19,7 @@ bad() {
     [ -z "$(steps_of bad)" ] || fail "a refused run wrote checkpoints"
 }
 
-# ---- data files ------------------------------------------------------------------------------------
+# ---- data files ----------------------------------------------------------------------------------
 for type in text jsonl tokens; do
     bad 2 "$work/folder is a folder" dataset_type=$type dataset_path="$work/folder"
     bad 2 "$work/none.txt does not exist" dataset_type=$type dataset_path="$work/none.txt"
@@ -34,23 +34,25 @@ bad 3 "$work/broken.jsonl" dataset_type=jsonl dataset_path="$work/broken.jsonl"
 says err 'broken.jsonl:2: '
 bad 3 "$work/other.jsonl" dataset_type=jsonl dataset_path="$work/other.jsonl"
 bad 3 'magic number' dataset_type=tokens dataset_path="$work/book.txt"
-expect 0 train base.yml $tiny run_name=skipping dataset_type=jsonl dataset_path="$work/broken.jsonl" on_bad_row=skip num_epoch=40
+expect 0 train base.yml $tiny run_name=skipping dataset_type=jsonl \
+    dataset_path="$work/broken.jsonl" on_bad_row=skip num_epoch=40
 says out 'bad rows were skipped'
 if [ "$(id -u)" = 0 ]; then
     # Root may read everything: the same as another user, in a folder that this user can reach.
     chmod 755 "$work"
     if command -v setpriv >/dev/null && open=$(mktemp -d /tmp/tessera-open.XXXXXX); then
+        nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
         cp "$work/book.txt" "$TESSERA" "$open/"
         chmod 600 "$open/book.txt"
         chmod 711 "$open"
         mkdir "$open/runs"
         chmod 777 "$open/runs"
-        setpriv --reuid=65534 --regid=65534 --clear-groups "$open/tessera" train base.yml $tiny base_output_directory="$open/runs" \
+        $nobody "$open/tessera" train base.yml $tiny base_output_directory="$open/runs" \
             dataset_type=text dataset_path="$open/book.txt" >"$out" 2>"$err" </dev/null
         code_is 2 $? 'an unreadable data file'
         says err 'may not be read by this user'
         chmod 755 "$open/runs"
-        setpriv --reuid=65534 --regid=65534 --clear-groups "$open/tessera" train base.yml $tiny base_output_directory="$open/runs" \
+        $nobody "$open/tessera" train base.yml $tiny base_output_directory="$open/runs" \
             >"$out" 2>"$err" </dev/null
         code_is 2 $? 'an output folder of another user'
         says err "$open/runs is read-only, or not this user's to write"
@@ -59,7 +61,6 @@ if [ "$(id -u)" = 0 ]; then
         cp -r "$work/runs/small/checkpoints/4" "$open/model"
         chmod -R a+rX "$open"
         cd "$open" || exit 1
-        nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
         $nobody ./tessera generate --model model --ids 1 --max-new 1 >"$out" 2>"$err" </dev/null
         code_is 0 $? 'generate in a folder of another user'
         $nobody ./tessera train base.yml $tiny base_output_directory= run_name=r >"$out" 2>"$err" </dev/null
@@ -79,13 +80,16 @@ else
     chmod 755 "$work/locked"
 fi
 
-# ---- words and keys -----------------------------------------------------------------------------------
+# ---- words and keys ------------------------------------------------------------------------------
 # Five mistakes are five lines, each with key and value, at once.
-expect 2 train base.yml $tiny run_name=five stepz=3 lr_schedule_type=cosin base_num_kv_heads=3 head_dim=7 learning_rate=fast
-for text in 'stepz' 'did you mean steps' 'lr_schedule_type=cosin' 'cosine' 'base_num_kv_heads=3' 'base_num_query_heads=2' 'head_dim=7' 'learning_rate=fast'; do
+expect 2 train base.yml $tiny run_name=five stepz=3 lr_schedule_type=cosin base_num_kv_heads=3 head_dim=7 \
+    learning_rate=fast
+for text in 'stepz' 'did you mean steps' 'lr_schedule_type=cosin' 'cosine' 'base_num_kv_heads=3' \
+    'base_num_query_heads=2' 'head_dim=7' 'learning_rate=fast'; do
     says err "$text"
 done
-[ "$(grep -cE 'stepz|lr_schedule_type=|base_num_kv_heads=|head_dim=|learning_rate=' "$err")" = 5 ] || fail 'five mistakes are not five lines' "$(show)"
+[ "$(grep -cE 'stepz|lr_schedule_type=|base_num_kv_heads=|head_dim=|learning_rate=' "$err")" = 5 ] ||
+    fail 'five mistakes are not five lines' "$(show)"
 [ ! -e "$work/runs/five" ] || fail 'a refused configuration made a folder'
 expect 2 train base.yml $tiny 'steps=[3'
 says err steps
@@ -123,7 +127,7 @@ says err 'is a file; expected a folder'
 expect 2 parity "$work/none" --golden "$work/none"
 says err "$work/none does not exist"
 
-# ---- where the output goes ----------------------------------------------------------------------------------
+# ---- where the output goes -----------------------------------------------------------------------
 bad 2 'is a file' base_output_directory="$work/book.txt"
 mkdir -p "$work/runs"
 : >"$work/runs/afile"
@@ -133,7 +137,8 @@ says err 'is a file'
 mkdir -p "$work/runs/sub/checkpoints"
 : >"$work/runs/sub/checkpoints/notes.txt"
 train sub
-[ -e "$work/runs/sub/checkpoints/notes.txt" ] || fail "a stranger's file in checkpoints/ was removed"
+[ -e "$work/runs/sub/checkpoints/notes.txt" ] ||
+    fail "a stranger's file in checkpoints/ was removed"
 for stream in /dev/full; do
     [ -w $stream ] || continue
     "$TESSERA" train base.yml $tiny run_name=full >$stream 2>"$err" </dev/null
@@ -153,13 +158,15 @@ code=$?
 [ $code = 1 ] || [ $code = 0 ] || fail "standard output closed: exit $code"
 [ "$(steps_of closed)" = "0 4" ] || fail "a closed standard output lost the run: $(steps_of closed)"
 
-# ---- numbers that are no numbers ------------------------------------------------------------------------------
+# ---- numbers that are no numbers -----------------------------------------------------------------
 train numb steps=3 dataset_type=text dataset_path="$work/book.txt"
 cp -r "$work/runs/numb/checkpoints" "$work/kept"
-expect 6 train base.yml $tiny run_name=numb steps=100 dataset_type=text dataset_path="$work/book.txt" num_epoch=100 learning_rate=1000 \
-    gradient_clipping_threshold=0 adam_weight_decay=1000 lr_schedule_type=wsd warmup_steps_fraction=0 wsd_decay_steps_fraction=0
+expect 6 train base.yml $tiny run_name=numb steps=100 dataset_type=text dataset_path="$work/book.txt" \
+    num_epoch=100 learning_rate=1000 gradient_clipping_threshold=0 adam_weight_decay=1000 \
+    lr_schedule_type=wsd warmup_steps_fraction=0 wsd_decay_steps_fraction=0
 says_like err 'step [0-9]+: loss .*nan'
 says err 'the checkpoint of step 3 is kept. Lower learning_rate'
-diff -r "$work/kept/3" "$work/runs/numb/checkpoints/3" >/dev/null || fail 'numerics: the checkpoint of before changed'
+diff -r "$work/kept/3" "$work/runs/numb/checkpoints/3" >/dev/null ||
+    fail 'numerics: the checkpoint of before changed'
 train numb steps=5 dataset_type=text dataset_path="$work/book.txt"
 finish

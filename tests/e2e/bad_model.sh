@@ -24,7 +24,7 @@ refused() {
     [ $code = 3 ] || { fail "parity, $what: exit $code instead of 3"; show; }
 }
 
-# ---- cut at 100 places: dense over the header, then over the data ----------------------------------------
+# ---- cut at 100 places: dense over the header, then over the data --------------------------------
 header=$(($(od -An -tu8 -N8 "$published/model.safetensors")))
 i=0
 while [ $i -lt 100 ]; do
@@ -39,7 +39,7 @@ done
 cp "$published/model.safetensors" "$model/model.safetensors"
 expect 0 generate --model "$model" --ids 1,2 --max-new 1
 
-# ---- headers with one defect each ----------------------------------------------------------------------------
+# ---- headers with one defect each ----------------------------------------------------------------
 dd if="$published/model.safetensors" bs=1 skip=8 count=$header 2>/dev/null >"$work/header"
 tail -c +$((9 + header)) "$published/model.safetensors" >"$work/data"
 # little N: N as eight little-endian bytes.
@@ -63,7 +63,8 @@ planted() {
 }
 cp "$work/header" "$work/new"
 assemble
-cmp -s "$published/model.safetensors" "$model/model.safetensors" || fail 'the header could not be taken apart'
+cmp -s "$published/model.safetensors" "$model/model.safetensors" ||
+    fail 'the header could not be taken apart'
 planted 'not JSON' 's/^{/[/'
 planted 'leading blank' 's/^/ /'
 planted 'unknown dtype' 's/"F32"/"F31"/'
@@ -105,7 +106,7 @@ code=$?
 [ $code = 2 ] || [ $code = 3 ] || fail "no weights at all: exit $code" "$(show)"
 says err safetensors
 
-# ---- config.json ------------------------------------------------------------------------------------------------
+# ---- config.json ---------------------------------------------------------------------------------
 cp "$published/model.safetensors" "$model/model.safetensors"
 config() { # WHAT SED
     sed "$2" "$published/config.json" >"$model/config.json"
@@ -127,7 +128,7 @@ printf '\000\001\002' >"$model/config.json"
 refused 'binary config.json' once
 cp "$published/config.json" "$model/config.json"
 
-# ---- shards ---------------------------------------------------------------------------------------------------------
+# ---- shards --------------------------------------------------------------------------------------
 mv "$model/model.safetensors" "$model/model-00001-of-00002.safetensors"
 names=$(tr ',' '\n' <"$work/header" | sed -n 's/^{*"\([a-z][^"]*\)":{.*/\1/p')
 [ "$(echo "$names" | wc -l)" -gt 10 ] || fail 'names of tensors could not be read'
@@ -146,7 +147,7 @@ refused 'a shard outside the folder' once
 echo '{"weight_map": {"model.norm.weight": 3}}' >"$model/model.safetensors.index.json"
 refused 'an index that is no map' once
 
-# ---- a checkpoint whose manifest is cut ---------------------------------------------------------------------------------
+# ---- a checkpoint whose manifest is cut ----------------------------------------------------------
 train run
 step=$work/runs/run/checkpoints/4
 size=$(($(wc -c <"$step/manifest.json")))

@@ -3,7 +3,7 @@
 # prompts that are bad, empty or longer than the model was made for.
 . "$(dirname "$0")/../cli_help.sh"
 
-# ---- published models -------------------------------------------------------------------------------
+# ---- published models ----------------------------------------------------------------------------
 # i64 NAME: the values of a safetensors tensor of I64, comma-separated.
 i64() {
     awk_name=$1
@@ -33,7 +33,8 @@ for name in tiny-llama3 tiny-llama31; do
     [ $shared_ids -gt 0 ] && [ $shared_ids -lt "$count" ] || { fail "$name: no prompt in greedy_ids ($ids) of $prompt_ids"; continue; }
     for start in $shared_ids $((shared_ids + 3)); do
         expect 0 generate --model "$folder" --ids "$(echo "$ids" | cut -d, -f1-$start)" --max-new $((count - start)) --print-ids --no-stop
-        [ "$(cat "$out")" = "$ids" ] || fail "$name: greedy ids from $start: $(cat "$out") instead of $ids"
+        [ "$(cat "$out")" = "$ids" ] ||
+            fail "$name: greedy ids from $start: $(cat "$out") instead of $ids"
     done
     expect 0 generate --model "$folder" --ids 1,2,3 --max-new 5 --temperature 0 --print-ids --no-stop scan_layers=false
     first=$(cat "$out")
@@ -48,7 +49,7 @@ for name in tiny-llama3 tiny-llama31; do
     [ "$limit" -gt 2000 ] || { expect 0 generate --model "$folder" --ids "$long" --max-new 1 --print-ids && says err 'positions'; }
 done
 
-# ---- a model of bytes ----------------------------------------------------------------------------------
+# ---- a model of bytes ----------------------------------------------------------------------------
 i=0
 while [ $i -lt 100 ]; do
     echo "the cat sat on the mat"

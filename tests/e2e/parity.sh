@@ -22,15 +22,16 @@ for name in tiny-llama3 tiny-llama31; do
 done
 model=$shared/golden/tiny-llama3 golden=$shared/golden/tiny-llama3/golden.safetensors
 
-# ---- JSON: one object, one row a line --------------------------------------------------------------
+# ---- JSON: one object, one row a line ------------------------------------------------------------
 expect 0 parity "$model" --golden "$golden" --json
 number='-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?'
 row="\\{\"name\": \"[a-z0-9_.]+\", \"max_abs\": ($number|null), \"max_rel\": ($number|null), \"bound\": ($number|null), \"ok\": (true|false)\\}"
-[ "$(head -n 1 "$out")" = '{"ok": true, "tensors": [' ] && [ "$(tail -n 1 "$out")" = ']}' ] || fail 'the JSON is no object with ok and tensors'
+[ "$(head -n 1 "$out")" = '{"ok": true, "tensors": [' ] && [ "$(tail -n 1 "$out")" = ']}' ] ||
+    fail 'the JSON is no object with ok and tensors'
 sed '1d;$d' "$out" | sed '$!s/,$//' | grep -vqE "^$row\$" && fail 'a row of the JSON has another form' "$(show)"
 [ -s "$err" ] && fail '--json wrote to standard error' "$(show)"
 
-# ---- one number changed -------------------------------------------------------------------------------
+# ---- one number changed --------------------------------------------------------------------------
 header=$(($(od -An -tu8 -N8 "$golden")))
 dd if="$golden" bs=1 skip=8 count=$header 2>/dev/null >"$work/header"
 # perturb NAME: the first number of this tensor becomes 1024 (f32, little-endian 00 00 80 44).
@@ -57,7 +58,7 @@ expect 0 parity "$model" --golden "$work/changed.safetensors"
 expect 3 parity "$model" --golden "$shared/golden/tiny-llama31/golden.safetensors"
 says_like err 'reference tensor .* has [0-9]+ elements; this model gives [0-9]+'
 
-# ---- what cannot be compared -----------------------------------------------------------------------------
+# ---- what cannot be compared ---------------------------------------------------------------------
 expect 2 parity
 expect 2 parity "$model"
 expect 2 parity "$model" --golden "$work/none.safetensors"

@@ -10,7 +10,7 @@ done >"$work/book.txt"
 awk '{ printf "{\"text\": \"%s\"}\n", substr($0, 1, 2 + NR * 7 % 13) }' "$work/book.txt" >"$work/rows.jsonl"
 text="dataset_type=text dataset_path=$work/book.txt"
 
-# ---- 6 steps are 3 and 3 ----------------------------------------------------------------------------
+# ---- 6 steps are 3 and 3 -------------------------------------------------------------------------
 # twice NAME WORD…: the whole run, and its halves with the same schedule.
 twice() {
     name=$1
@@ -19,13 +19,15 @@ twice() {
     train "$name-halves" steps=3 learning_rate_schedule_steps=6 "$@"
     train "$name-halves" steps=6 "$@"
     says out "continuing run $name-halves from $work/runs/$name-halves/checkpoints/3"
-    grep -q '^completed step: 3, ' "$out" && ! grep -q '^completed step: 2, ' "$out" || fail "$name: did not continue at step 3"
+    grep -q '^completed step: 3, ' "$out" && ! grep -q '^completed step: 2, ' "$out" ||
+        fail "$name: did not continue at step 3"
     [ "$(losses "$name-whole" | wc -l)" = 6 ] || fail "$name: not 6 losses"
     [ "$(losses "$name-whole")" = "$(losses "$name-halves")" ] || fail "$name: losses differ
 $(losses "$name-whole")
 against
 $(losses "$name-halves")"
-    cmp -s "$(shard_of "$name-whole" 6)" "$(shard_of "$name-halves" 6)" || fail "$name: the final checkpoints differ"
+    cmp -s "$(shard_of "$name-whole" 6)" "$(shard_of "$name-halves" 6)" ||
+        fail "$name: the final checkpoints differ"
 }
 twice synthetic
 twice text $text
@@ -34,15 +36,16 @@ twice fitted dataset_type=jsonl dataset_path="$work/rows.jsonl" gradient_accumul
 twice padded dataset_type=jsonl dataset_path="$work/rows.jsonl" packing=false dtype=bfloat16
 cp -r "$work/runs/text-halves" "$work/before"
 
-# ---- nothing left to do -------------------------------------------------------------------------------
+# ---- nothing left to do --------------------------------------------------------------------------
 train text-halves steps=6 $text
 says out 'run text-halves has already reached step 6 of 6; nothing to do'
 says_not out 'completed step'
 train text-halves steps=4 $text
 says out 'run text-halves has already reached step 6 of 4; nothing to do'
-cmp -s "$work/before/metrics.jsonl" "$work/runs/text-halves/metrics.jsonl" || fail "a run with nothing to do wrote metrics"
+cmp -s "$work/before/metrics.jsonl" "$work/runs/text-halves/metrics.jsonl" ||
+    fail "a run with nothing to do wrote metrics"
 
-# ---- another model or other data under the same name ------------------------------------------------------
+# ---- another model or other data under the same name ---------------------------------------------
 refused() { # TEXT WORD…
     text_wanted=$1
     shift
@@ -53,12 +56,15 @@ refused() { # TEXT WORD…
     says err "$text_wanted"
     says err 'continuing run text-halves from'
     says err 'another run_name starts afresh'
-    diff -r "$work/before/checkpoints" "$work/runs/text-halves/checkpoints" >/dev/null || fail "a refused run changed the checkpoints"
-    cmp -s "$work/config.kept" "$work/runs/text-halves/config.yml" || fail "a refused run replaced config.yml"
+    diff -r "$work/before/checkpoints" "$work/runs/text-halves/checkpoints" >/dev/null ||
+        fail "a refused run changed the checkpoints"
+    cmp -s "$work/config.kept" "$work/runs/text-halves/config.yml" ||
+        fail "a refused run replaced config.yml"
 }
 refused 'the model of the checkpoint has ffn=24, the one of this configuration 32' $text base_mlp_dim=32
 refused 'the model of the checkpoint has layers=2, the one of this configuration 3' $text base_num_decoder_layers=3
-refused 'the model of the checkpoint has rope_theta=10000.0, the one of this configuration 500000.0' $text rope_max_timescale=500000
+refused 'the model of the checkpoint has rope_theta=10000.0, the one of this configuration 500000.0' \
+    $text rope_max_timescale=500000
 refused 'data' dataset_type=text dataset_path="$work/rows.jsonl"
 refused 'data' dataset_type=jsonl dataset_path="$work/rows.jsonl"
 
@@ -71,24 +77,28 @@ train freeze $text steps=3
 train freeze $text steps=6 'frozen_parameters=[*.mlp.*]'
 says out 'continuing run freeze'
 
-# ---- starting from another run -------------------------------------------------------------------------------
+# ---- starting from another run -------------------------------------------------------------------
+step_6=$work/runs/text-whole/checkpoints/6
 train weights $text load_parameters_path="$work/runs/text-whole/checkpoints/6" steps=2
 says out "weights from $work/runs/text-whole/checkpoints/6"
 says_like out '^completed step: 0, '
 first=$(losses weights | sed -n 's/^0 //p') began=$(losses text-whole | sed -n 's/^0 //p')
-awk -v a="$first" -v b="$began" 'BEGIN { exit !(a < b - 0.05) }' || fail "loaded weights start at $first, fresh ones at $began"
+awk -v a="$first" -v b="$began" 'BEGIN { exit !(a < b - 0.05) }' ||
+    fail "loaded weights start at $first, fresh ones at $began"
 train state $text load_full_state_path="$work/runs/text-whole/checkpoints/6" steps=8
 says_like out '^completed step: 6, '
 says_not out 'completed step: 5'
-expect 2 train base.yml $tiny run_name=both load_parameters_path="$work/runs/text-whole/checkpoints/6" load_full_state_path="$work/runs/text-whole/checkpoints/6"
+expect 2 train base.yml $tiny run_name=both load_parameters_path="$step_6" \
+    load_full_state_path="$step_6"
 says err 'keep one of the two'
 expect 2 train base.yml $tiny run_name=none load_parameters_path="$work/runs/text-whole/checkpoints/7"
 says err 'does not exist'
 expect 3 train base.yml $tiny run_name=wide base_mlp_dim=32 load_parameters_path="$work/runs/text-whole/checkpoints/6"
 says err 'mlp'
-[ ! -e "$work/runs/wide/checkpoints" ] || [ -z "$(steps_of wide)" ] || fail "a run that could not start wrote a checkpoint"
+[ ! -e "$work/runs/wide/checkpoints" ] || [ -z "$(steps_of wide)" ] ||
+    fail "a run that could not start wrote a checkpoint"
 
-# ---- a damaged newest checkpoint is named, and the one before continues ------------------------------------------
+# ---- a damaged newest checkpoint is named, and the one before continues --------------------------
 train damaged $text steps=4 checkpoint_period=2
 printf 'x' | dd of="$(shard_of damaged 4)" bs=1 seek=2000 conv=notrunc 2>/dev/null
 train damaged $text steps=6 checkpoint_period=2
@@ -96,7 +106,7 @@ says err 'checkpoints/4'
 says out "continuing run damaged from $work/runs/damaged/checkpoints/2"
 says_like out '^completed step: 5, '
 
-# ---- published folders ----------------------------------------------------------------------------------------
+# ---- published folders ---------------------------------------------------------------------------
 if [ -e "$shared/golden/tiny-llama3/model.safetensors" ]; then
     published=$shared/golden/tiny-llama3
     { # llm.c's token file: magic 20240520, version 1, 300 ids of 16 bits
@@ -115,12 +125,15 @@ if [ -e "$shared/golden/tiny-llama3/model.safetensors" ]; then
     # The same through load_parameters_path, with the architecture in keys.
     shape=$(tr -d ' \n"' <"$published/config.json" | tr ',{}' '\n\n\n' | awk -F: '
         $1 == "hidden_size" { print "base_emb_dim=" $2 } $1 == "intermediate_size" { print "base_mlp_dim=" $2 }
-        $1 == "num_hidden_layers" { print "base_num_decoder_layers=" $2 } $1 == "num_attention_heads" { print "base_num_query_heads=" $2 }
+        $1 == "num_hidden_layers" { print "base_num_decoder_layers=" $2 }
+        $1 == "num_attention_heads" { print "base_num_query_heads=" $2 }
         $1 == "num_key_value_heads" { print "base_num_kv_heads=" $2 } $1 == "vocab_size" { print "vocab_size=" $2 }
         $1 == "rope_theta" { print "rope_max_timescale=" $2 }
-        $1 == "rms_norm_eps" { print "normalization_layer_epsilon=" $2 } $1 == "tie_word_embeddings" { print "logits_via_embedding=" $2 }')
+        $1 == "rms_norm_eps" { print "normalization_layer_epsilon=" $2 }
+        $1 == "tie_word_embeddings" { print "logits_via_embedding=" $2 }')
     expect 0 train base.yml $ids run_name=keys load_parameters_path="$published" head_dim=16 $shape
-    [ "$(losses keys)" = "$(losses published | head -n 3)" ] || fail "model_path and load_parameters_path differ: $(losses keys), $(losses published)"
+    [ "$(losses keys)" = "$(losses published | head -n 3)" ] ||
+        fail "model_path and load_parameters_path differ: $(losses keys), $(losses published)"
     expect 2 train base.yml $ids run_name=clash model_path="$published" base_emb_dim=8
     says err 'base_emb_dim'
 fi

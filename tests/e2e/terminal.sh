@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../cli_help.sh"
 escape=$(printf '\033') return=$(printf '\r')
 
-# ---- help -----------------------------------------------------------------------------------------
+# ---- help ----------------------------------------------------------------------------------------
 expect 2
 says err 'usage: tessera COMMAND'
 [ -s "$out" ] && fail 'tessera alone writes to standard output'
@@ -28,14 +28,14 @@ esac
 expect 0 --version
 says_like out '^tessera [0-9]+\.[0-9]+\.[0-9]+$'
 
-# ---- a pipe: plain lines -----------------------------------------------------------------------------
+# ---- a pipe: plain lines -------------------------------------------------------------------------
 train piped steps=30
 [ "$(grep -c '^completed step' "$out")" = 30 ] || fail 'a pipe does not get every step line'
 cat "$out" "$err" >"$work/both"
 grep -q "[$escape$return]" "$work/both" && fail 'cursor codes in a pipe'
 says_not out 'left'
 
-# ---- --quiet ------------------------------------------------------------------------------------------
+# ---- --quiet -------------------------------------------------------------------------------------
 train quiet --quiet
 [ -s "$out" ] && fail '--quiet prints to standard output' "$(show)"
 [ -s "$err" ] && fail '--quiet prints to standard error' "$(show)"
@@ -46,7 +46,7 @@ says err stepz
 train note sa_block_q=512
 says err 'sa_block_q'
 
-# ---- log_config ---------------------------------------------------------------------------------------
+# ---- log_config ----------------------------------------------------------------------------------
 train logged log_config=true hf_access_token=secret-word
 says_like out '^Config param learning_rate: '
 says_not out secret-word
@@ -54,7 +54,7 @@ grep '^Config param' "$out" | sed 's/:.*//' >"$work/keys"
 sort -c "$work/keys" 2>/dev/null || fail 'the keys are not sorted'
 grep -rq secret-word "$work/runs/logged" && fail 'the access token is in a file of the run'
 
-# ---- a terminal ----------------------------------------------------------------------------------------
+# ---- a terminal ----------------------------------------------------------------------------------
 if ! command -v script >/dev/null || ! script -qec true /dev/null </dev/null >/dev/null 2>&1; then
     [ $bad = 0 ] || exit 1
     rm -rf "$work"
@@ -72,7 +72,8 @@ on_terminal live
 says out "$return$escape[K"
 says_like out 'step [0-9]+/40 .*loss [0-9.]+  [0-9]+ tokens/s  [0-9.]+ s/step  [0-9:]+ left'
 lines=$(grep -c 'completed step: ' "$out")
-[ "$lines" -ge 10 ] && [ "$lines" -lt 30 ] || fail "a terminal keeps $lines of 40 step lines; about twenty are milestones"
+[ "$lines" -ge 10 ] && [ "$lines" -lt 30 ] ||
+    fail "a terminal keeps $lines of 40 step lines; about twenty are milestones"
 says out 'completed step: 0,'
 says out 'completed step: 39,'
 tail -n 1 "$out" | grep -q 'left' && fail 'the live line stays at the end'
