@@ -136,7 +136,7 @@ static int run_child(const char *isa, const char *model)
         execl("/proc/self/exe", "test_parity", "child", model, (char *)NULL);
         _exit(127);
     }
-    int status;
+    int status = 0;
     assert_true(child > 0 && waitpid(child, &status, 0) == child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
