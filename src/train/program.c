@@ -93,8 +93,7 @@ bool ts_program_is_frozen(const ts_program_options *o, const ts_param_info *p)
     char first[512];
     ts_param_name(p, 0, first, sizeof first);
     for (int i = 0; i < o->n_frozen; i++)
-        if (ts_pattern_match(o->frozen[i], p->name) || ts_pattern_match(o->frozen[i], first))
-            return true;
+        if (ts_pattern_match(o->frozen[i], first)) return true; /* as all layers of its stack */
     return false;
 }
 
