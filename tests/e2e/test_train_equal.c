@@ -36,7 +36,7 @@ static int set_up(void **state)
     if (!text || !json) return -1;
     for (int i = 0; i < 200; i++) {
         fprintf(text, "line %d of the book has %d words\n", i, i * 37 % 101);
-        fprintf(json, "{\"text\": \"%.*s\"}\n", 2 + i * 7 % 11, "abcdefghijklmnopqrst" + i % 7);
+        fprintf(json, "{\"text\": \"%.*s\"}\n", 2 + i * 7 % 11, &"abcdefghijklmnopqrst"[i % 7]);
     }
     return fclose(text) | fclose(json);
 }
