@@ -87,7 +87,7 @@ says_like out '^116,104,[0-9]+$'
 # Longer than the 64 positions it was made for: it writes, and says so.
 expect 0 generate --model "$model" --prompt "$(head -n 4 "$work/cats.txt")" --max-new 80 --no-stop
 says err '64 positions'
-for ids in '' 1, ,1 1,,2 a 1,b -1 1.5 99999999999 '1 2' '1;2'; do
+for ids in "" "1," ",1" 1,,2 a 1,b -1 1.5 99999999999 '1 2' '1;2'; do
     expect 2 generate --model "$model" --ids "$ids"
     says err 'expected token ids separated by commas' || echo "  (--ids '$ids')"
 done

@@ -69,7 +69,7 @@ on_terminal() { # RUN WORD…
 }
 export TERM=xterm
 on_terminal live
-says out "$return$escape[K"
+says out "$return${escape}[K"
 says_like out 'step [0-9]+/40 .*loss [0-9.]+  [0-9]+ tokens/s  [0-9.]+ s/step  [0-9:]+ left'
 lines=$(grep -c 'completed step: ' "$out")
 [ "$lines" -ge 10 ] && [ "$lines" -lt 30 ] ||

@@ -17,7 +17,7 @@ awk '{ printf "{\"text\": \"%s\", \"n\": %d}\n", substr($0, 1, 2 + NR * 7 % 13),
 } >"$work/ids.bin"
 
 # The form of a run's output, for any data.
-complete() {
+left_whole() {
     run=$1 last=$(($2 - 1))
     [ "$(grep -c '^completed step: ' "$out")" = "$2" ] || fail "$run: not $2 step lines" "$(show)"
     real='[0-9]+\.[0-9]{3}'
@@ -51,23 +51,23 @@ metrics_form() {
 
 # ---- kinds of data ---------------------------------------------------------------------------
 train synthetic
-complete synthetic 4
+left_whole synthetic 4
 metrics_form synthetic
 train text dataset_type=text dataset_path="$work/book.txt"
-complete text 4
+left_whole text 4
 says_like out '^data: [0-9]+ samples, [0-9]+ tokens an epoch$'
 for packing in true false; do
     train "rows-$packing" dataset_type=jsonl dataset_path="$work/rows.jsonl" packing=$packing
-    complete "rows-$packing" 4
+    left_whole "rows-$packing" 4
 done
 train split dataset_type=jsonl dataset_path="$work/rows.jsonl" grain_packing_type=concat_then_split
-complete split 4
+left_whole split 4
 train ids dataset_type=tokens dataset_path="$work/ids.bin"
-complete ids 4
+left_whole ids 4
 train two dataset_type=text dataset_path="$work/book.txt,$work/book.txt"
-complete two 4
+left_whole two 4
 train half dtype=bfloat16
-complete half 4
+left_whole half 4
 
 # Packing fills the slots that rows alone leave to padding.
 weights() { sed -n 's/.*total_weights": \([0-9]*\),.*/\1/p' "$(run_folder "$1")/metrics.jsonl" | awk '{ n += $1 } END { print n }'; }
