@@ -3,7 +3,6 @@
  * State beside the tensors: the model's description, the data loader's position, the configuration as text. The
  * loss of a resumed run equals the unbroken run's because every number that the next step reads is in here.
  */
-#include <stdlib.h>
 
 #include "base/file.h"
 #include "train/run.h"
@@ -83,9 +82,8 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* Parameters, moments, step and data position. */
-/* A run continues with the model it began with: a size would not fit, and another epsilon or theta would fit and
- * be wrong. */
+/* A run continues with the model it began with: a size would not fit, and another epsilon or theta
+ * would fit and be wrong. */
 static ts_status same_model(const ts_run *r, const json_t *was, ts_error *err)
 {
     static const char *const free_to_change[] = {"max_positions", "tokenizer_type", "bos_id",
@@ -100,18 +98,19 @@ static ts_status same_model(const ts_run *r, const json_t *was, ts_error *err)
         for (size_t i = 0; i < sizeof free_to_change / sizeof *free_to_change; i++)
             matters &= strcmp(key, free_to_change[i]) != 0;
         if (!matters || status != TS_OK || json_equal(before, value)) continue;
-        char *a = before ? json_dumps(before, JSON_ENCODE_ANY) : NULL;
-        char *b = json_dumps(value, JSON_ENCODE_ANY);
+        char *a = before ? ts_json_dump(before, 0) : NULL;
+        char *b = ts_json_dump(value, 0);
         status = TS_ERROR(err, TS_FAILED_PRECONDITION,
                           "the model of the checkpoint has %s=%s, the one of this configuration %s",
                           key, a ? a : "nothing", b ? b : "another");
-        free(a); /* jansson's own allocations */
-        free(b);
+        ts_free(a);
+        ts_free(b);
     }
     json_decref(now);
     return status;
 }
 
+/* Parameters, moments, step and data position. */
 static ts_status restore(ts_run *r, ts_checkpoint *c, ts_error *err)
 {
     const json_t *state = ts_checkpoint_state(c);
