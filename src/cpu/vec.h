@@ -3,8 +3,8 @@
  * A kernel body is written once against these names and compiled twice: by *_avx2.c with eight
  * lanes, by *_avx512.c with sixteen. Only those files may include this header; ISA(name) gives what
  * they export distinct names. Arithmetic on vf uses the C operators; contraction is off, so a fused
- * multiply-add happens only where v_fma says so. bf16 is widened on load and rounded to nearest even
- * on store, with the integer sequence of ts_bf16_from_f32, so every isa stores the same bits.
+ * multiply-add happens only where v_fma says so. bf16 is widened on load and rounded to nearest
+ * even on store, with the integer sequence of ts_bf16_from_f32, so every isa stores the same bits.
  * Not here: exp, tanh and their kin (vec_math.h), integer lanes beyond what those need.
  */
 #ifndef TS_CPU_VEC_H
