@@ -7,6 +7,7 @@
 #ifndef TS_DATA_INTERNAL_H
 #define TS_DATA_INTERNAL_H
 
+#include "base/random.h"
 #include "base/file.h"
 #include "data/loader.h"
 
@@ -20,7 +21,6 @@ typedef struct ts__permutation {
 void ts__permutation_init(ts__permutation *p, uint64_t n, uint64_t seed,
                           uint64_t epoch);                         /* n ≥ 1 */
 uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i); /* i < n */
-uint64_t ts__mix64(uint64_t x);
 
 /* ---- files (source.c) ----------------------------------------------------------------------- */
 

@@ -144,7 +144,7 @@ static ts_status open_stream(ts_loader *l, const ts_loader_options *o, ts_error 
 static uint64_t fingerprint_of(const ts_loader *l)
 {
     const ts_loader_options *o = &l->o;
-    uint64_t fraction, h = ts__mix64((uint64_t)o->type + 1);
+    uint64_t fraction, h = ts_mix64((uint64_t)o->type + 1);
     memcpy(&fraction, &o->eval_fraction, sizeof fraction);
     const uint64_t parts[] = {
         l->stream ? ts__stream_fingerprint(l->stream) : 0,
@@ -161,7 +161,7 @@ static uint64_t fingerprint_of(const ts_loader *l)
         l->rows ? (uint64_t)o->max_segments : 0,
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        h = ts__mix64(h + 0x9e3779b97f4a7c15u) ^ ts__mix64(parts[i] + i);
+        h = ts_mix64(h + 0x9e3779b97f4a7c15u) ^ ts_mix64(parts[i] + i);
     return h;
 }
 

@@ -10,21 +10,14 @@
  */
 #include "data/internal.h"
 
-uint64_t ts__mix64(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 void ts__permutation_init(ts__permutation *p, uint64_t n, uint64_t seed, uint64_t epoch)
 {
     TS_ASSERT(n >= 1 && n <= (uint64_t)1 << 62);
     unsigned bits = n <= 2 ? 1 : 64 - (unsigned)__builtin_clzll(n - 1);
     p->n = n;
     p->half_bits = (bits + 1) / 2;
-    uint64_t s = ts__mix64(seed + 0x9e3779b97f4a7c15u) ^ ts__mix64(~epoch);
-    for (int r = 0; r < TS_PERMUTATION_ROUNDS; r++) p->key[r] = ts__mix64(s += 0x9e3779b97f4a7c15u);
+    uint64_t s = ts_mix64(seed + 0x9e3779b97f4a7c15u) ^ ts_mix64(~epoch);
+    for (int r = 0; r < TS_PERMUTATION_ROUNDS; r++) p->key[r] = ts_mix64(s += 0x9e3779b97f4a7c15u);
 }
 
 uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i)
@@ -34,7 +27,7 @@ uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i)
     do {
         uint64_t left = i >> p->half_bits, right = i & mask;
         for (int r = 0; r < TS_PERMUTATION_ROUNDS; r++) {
-            uint64_t next = left ^ (ts__mix64(right ^ p->key[r]) >> 17 & mask);
+            uint64_t next = left ^ (ts_mix64(right ^ p->key[r]) >> 17 & mask);
             left = right;
             right = next;
         }

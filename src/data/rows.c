@@ -288,10 +288,10 @@ static ts_status copy_columns(ts__rows *r, const ts_loader_options *o, ts_error 
         ok = (r->columns[i] = ts_strdup(columns[i])) != NULL;
         if (ok)
             r->fingerprint =
-                ts__mix64(r->fingerprint ^ XXH3_64bits(columns[i], strlen(columns[i])));
+                ts_mix64(r->fingerprint ^ XXH3_64bits(columns[i], strlen(columns[i])));
     }
     if (!ok) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %zu column names", n);
-    r->fingerprint = ts__mix64(r->fingerprint ^ XXH3_64bits(r->separator, strlen(r->separator)));
+    r->fingerprint = ts_mix64(r->fingerprint ^ XXH3_64bits(r->separator, strlen(r->separator)));
     return TS_OK;
 }
 
@@ -304,7 +304,7 @@ static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err
         uint64_t hash;
         TS_TRY(ts__data_file_open(o->paths[k], "jsonl", &r->files[k], err));
         TS_TRY(ts__data_file_fingerprint(r->files[k], &hash, err));
-        r->fingerprint = ts__mix64(r->fingerprint ^ hash);
+        r->fingerprint = ts_mix64(r->fingerprint ^ hash);
         if (__builtin_add_overflow(r->base[k], ts_file_size(r->files[k]), &r->base[k + 1]))
             return TS_ERROR(err, TS_INVALID_ARGUMENT,
                             "the %zu data files together are too large to count", o->n_paths);
@@ -316,7 +316,7 @@ static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err
         ts_log(TS_LOG_WARNING, "%lld bad rows in all, of %lld", (long long)r->stats.bad_rows,
                (long long)r->stats.rows);
     r->stats.samples = (int64_t)r->n;
-    r->fingerprint = ts__mix64(r->fingerprint ^ r->n);
+    r->fingerprint = ts_mix64(r->fingerprint ^ r->n);
     return r->n > 0 ? TS_OK : nothing_left(r, o->paths[0], err);
 }
 

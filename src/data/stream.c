@@ -117,7 +117,7 @@ static ts_status open_piece(ts__stream *s, const ts_loader_options *o, size_t i,
                         "the %zu data files together are too large to count", o->n_paths);
     uint64_t hash;
     TS_TRY(ts__data_file_fingerprint(p->file, &hash, err));
-    s->fingerprint = ts__mix64(s->fingerprint ^ hash);
+    s->fingerprint = ts_mix64(s->fingerprint ^ hash);
     return TS_OK;
 }
 

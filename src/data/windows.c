@@ -41,12 +41,12 @@ void ts__synthetic_fill(ts_loader *l, ts_batch *b)
 {
     (void)ts__loader_take(l);
     int64_t inputs = l->o.sequence;
-    uint64_t key = ts__mix64(l->o.seed + 0x9e3779b97f4a7c15u) ^
+    uint64_t key = ts_mix64(l->o.seed + 0x9e3779b97f4a7c15u) ^
                    (l->o.split == TS_SPLIT_EVAL ? 0x6576616cu : 0);
     for (int64_t row = 0; row < l->o.rows; row++) {
         uint64_t first = (uint64_t)row * (uint64_t)(inputs + 1);
         for (int64_t i = 0; i <= inputs; i++) {
-            uint64_t bits = ts__mix64(key + (first + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u) >> 32;
+            uint64_t bits = ts_mix64(key + (first + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u) >> 32;
             l->window[i] = (int32_t)(bits * (uint64_t)l->o.vocab_size >> 32);
         }
         ts__loader_put(l, b, row, 0, l->window, inputs, l->window[inputs], 1);

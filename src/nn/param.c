@@ -6,6 +6,7 @@
  * reshaped.
  */
 #include "nn/layers.h"
+#include "base/random.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,26 +77,6 @@ bool ts_param_matches(ts_builder *b, const ts_param_info *p, const char *const *
 
 /* ---- initial values -------------------------------------------------------------------------- */
 
-/* Threefry-2x32-20: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011. */
-static void threefry(const uint32_t key[2], uint32_t c0, uint32_t c1, uint32_t out[2])
-{
-    static const int rotation[8] = {13, 15, 26, 6, 17, 29, 16, 24};
-    const uint32_t ks[3] = {key[0], key[1], 0x1BD11BDAu ^ key[0] ^ key[1]};
-    uint32_t x0 = c0 + ks[0], x1 = c1 + ks[1];
-    for (int round = 0; round < 20; round++) {
-        int r = rotation[round % 8];
-        x0 += x1;
-        x1 = (x1 << r | x1 >> (32 - r)) ^ x0;
-        if (round % 4 == 3) {
-            int s = round / 4 + 1;
-            x0 += ks[s % 3];
-            x1 += ks[(s + 1) % 3] + (uint32_t)s;
-        }
-    }
-    out[0] = x0;
-    out[1] = x1;
-}
-
 /* One normal an element by Box and Muller 1958, in double; u in (0, 1]. */
 static double normal(const uint32_t bits[2])
 {
@@ -115,7 +96,7 @@ void ts_init_values(const char *name, double init, uint64_t seed, int64_t first,
             continue;
         }
         uint32_t bits[2];
-        threefry(key, (uint32_t)(first + i), (uint32_t)((uint64_t)(first + i) >> 32), bits);
+        ts_threefry(key, (uint32_t)(first + i), (uint32_t)((uint64_t)(first + i) >> 32), bits);
         out[i] = (float)(init * normal(bits));
     }
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/random.h"
 #include "train/program.h"
 #include "train/run.h"
 
@@ -118,10 +119,7 @@ ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const f
 
 static double uniform(uint64_t *state)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    return (double)(ts_mix64(*state += 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
 }
 
 static int descending(const void *a, const void *b, void *context)
