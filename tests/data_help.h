@@ -198,10 +198,10 @@ static inline uint64_t hash_batch(const full_batch *f)
     uint64_t h = 1;
     size_t slots = (size_t)(f->rows * f->sequence);
     for (size_t i = 0; i < slots; i++) {
-        h = ts__mix64(h + (uint32_t)f->b.tokens[i]) ^ (uint32_t)f->b.labels[i];
-        h = ts__mix64(h + (uint32_t)f->b.segments[i]) ^ (uint32_t)f->b.positions[i];
+        h = ts_mix64(h + (uint32_t)f->b.tokens[i]) ^ (uint32_t)f->b.labels[i];
+        h = ts_mix64(h + (uint32_t)f->b.segments[i]) ^ (uint32_t)f->b.positions[i];
     }
-    return ts__mix64(h + (uint64_t)f->b.trained_tokens) ^ (uint64_t)f->b.padding;
+    return ts_mix64(h + (uint64_t)f->b.trained_tokens) ^ (uint64_t)f->b.padding;
 }
 
 #endif

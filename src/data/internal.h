@@ -7,8 +7,8 @@
 #ifndef TS_DATA_INTERNAL_H
 #define TS_DATA_INTERNAL_H
 
-#include "base/random.h"
 #include "base/file.h"
+#include "base/random.h"
 #include "data/loader.h"
 
 /* ---- order (permute.c) ---------------------------------------------------------------------- */

@@ -5,8 +5,8 @@
  * stored as a published file stores them, outputs first, so that a file's tensor is the parameter
  * reshaped.
  */
-#include "nn/layers.h"
 #include "base/random.h"
+#include "nn/layers.h"
 
 #include <math.h>
 #include <stdio.h>
