@@ -209,6 +209,24 @@ ts_value *ts_gated(ts_builder *b, ts_activation act, ts_value *gate,
  * ignored, loss 0). Loss f32 [T]; lse f32 [T] (may be NULL). softcap as attention's, 0 = off. */
 ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap,
                          int64_t chunk, ts_value **lse);
+/* Largest logit, Σ exp(logit − largest) and the label's logit (0 where it is not a class of w):
+ * what linear_xent is made of where the vocabulary is split over devices. Each f32 [T]; no
+ * gradient. */
+void ts_xent_rows(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap,
+                  int64_t chunk, ts_value *out[3]);
+/* Mixture of experts, dropless: the T·k assignments ids i32 [T,k] in a stable order by expert,
+ * those outside [0, experts) left out. Rows offsets[e] … offsets[e+1] − 1 belong to expert e;
+ * offsets i32 [experts + 1] are multiples of TS_EXPERT_ALIGN. token i32 [R] is the row of ids (−1:
+ * an unused row), assignment i32 [R] its number t·k + j (−1), R = T·k + TS_EXPERT_ALIGN·experts. So
+ * ts_take(x, token) makes the rows, zero where unused, and ts_scatter_add(token, …) brings results
+ * back. */
+enum { TS_EXPERT_ALIGN = 8 };
+void ts_expert_rows(ts_builder *b, ts_value *ids, int64_t experts, ts_value **token,
+                    ts_value **assignment, ts_value **offsets);
+/* x [R,E], w [X,F,E], offsets i32 [X+1] → [R,F] in x's dtype: row r of expert e, offsets[e] ≤ r <
+ * offsets[e+1], is x[r]·w[e]ᵀ, f32 inside; rows of no expert are zero, whatever x holds there. An
+ * offset below one before it, or outside [0, R], counts as the nearest that is not. */
+ts_value *ts_grouped_dot(ts_builder *b, ts_value *x, ts_value *w, ts_value *offsets);
 typedef struct ts_adamw_options {
     double b1, b2, eps, weight_decay;
 } ts_adamw_options;
@@ -267,6 +285,7 @@ ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *si
 #define ts_rope(b, ...)        (TS_LINE_(b), ts_rope((b), __VA_ARGS__))
 #define ts_attention(b, ...)   (TS_LINE_(b), ts_attention((b), __VA_ARGS__))
 #define ts_gated(b, ...)       (TS_LINE_(b), ts_gated((b), __VA_ARGS__))
+#define ts_grouped_dot(b, ...) (TS_LINE_(b), ts_grouped_dot((b), __VA_ARGS__))
 #define ts_linear_xent(b, ...) (TS_LINE_(b), ts_linear_xent((b), __VA_ARGS__))
 #define ts_param(b, ...)       (TS_LINE_(b), ts_param((b), __VA_ARGS__))
 #define ts_linear(b, ...)      (TS_LINE_(b), ts_linear((b), __VA_ARGS__))

@@ -19,6 +19,9 @@ ts__pick ts__pick_attention_avx2, ts__pick_attention_avx512;
 ts__pick ts__pick_move; /* copies: any isa */
 const ts_cpu_kernel *ts__pick_dot(const ts_node *n, ts_isa isa);
 const ts_cpu_kernel *ts__pick_xent(const ts_node *n, ts_isa isa);
+const ts_cpu_kernel *ts__pick_grouped(const ts_node *n, ts_isa isa);
+/* Floating-point operations of the last run with this state of a grouped_dot or its gradient. */
+double ts__grouped_flops(const void *state);
 
 /* ---- splitting work -------------------------------------------------------------------------- */
 

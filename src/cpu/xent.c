@@ -1,4 +1,5 @@
-/* cpu/xent.c – cross-entropy of logits x·wᵀ and its gradient, a panel of logits at a time.
+/* cpu/xent.c – cross-entropy of logits x·wᵀ, its rows where the vocabulary is split, and its
+ * gradient, a panel of logits at a time.
  *
  * The logits of `tokens` tokens × `classes` classes are one matrix product into scratch that stays
  * in cache. Panels go over the vocabulary outside and over tokens inside: w is read once, dw is
@@ -114,7 +115,8 @@ static ts_status prepare(const ts_node *n, bool grad, ts_isa isa, int threads, t
     s->half_at = ts_round_up(panel * 4, 64);
     s->dx_at = s->half_at + (s->half ? ts_round_up(panel * 2, 64) : 0);
     s->token_at = s->dx_at + (grad && s->h ? ts_round_up((size_t)(s->T * s->E) * 4, 64) : 0);
-    s->gemm_at = s->token_at + (grad ? 0 : ts_round_up((size_t)s->T * 12, 64));
+    s->gemm_at = s->token_at;
+    if (n->op == TS_OP_linear_xent) s->gemm_at += ts_round_up((size_t)s->T * 12, 64);
     out->scratch_bytes = s->gemm_at + most;
     out->state = s;
     out->flops = (grad ? 6.0 : 2.0) * (double)s->T * (double)s->V * (double)s->E;
@@ -152,38 +154,53 @@ static void logits(const ts_cpu_call *c, const xent *s, const panel *p)
                  scratch, scratch + s->gemm_at, c->threads);
 }
 
-static void forward_panel(const ts_cpu_call *c, const xent *s, const panel *p)
+/* A number each token [T]: the largest logit so far, Σ exp(logit − largest), the label's logit. */
+typedef struct tokens {
+    float *most, *total, *picked;
+} tokens;
+
+static void forward_panel(const ts_cpu_call *c, const xent *s, const panel *p, const tokens *k)
 {
-    float *z = c->scratch, *most = (float *)(void *)((char *)c->scratch + s->token_at);
-    float *total = most + s->T, *picked = total + s->T;
+    float *z = c->scratch;
     const int32_t *label = c->in[LABELS];
     const int threads = ts__threads(p->tn * p->vn * 4, c->threads);
     logits(c, s, p);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t r = 0; r < p->tn; r++) {
         const int64_t t = p->t + r, at = label[t] - p->v;
-        s->rows->forward(z + r * p->vn, p->vn, s->softcap, &most[t], &total[t]);
-        if (at >= 0 && at < p->vn) picked[t] = z[r * p->vn + at];
+        s->rows->forward(z + r * p->vn, p->vn, s->softcap, &k->most[t], &k->total[t]);
+        if (at >= 0 && at < p->vn) k->picked[t] = z[r * p->vn + at];
     }
+}
+
+static void forward_panels(const ts_cpu_call *c, const xent *s, const tokens *k)
+{
+    for (int64_t t = 0; t < s->T; t++) k->most[t] = -INFINITY, k->total[t] = k->picked[t] = 0;
+    for (int64_t v = 0; v < s->V; v += s->classes)
+        for (int64_t t = 0; t < s->T; t += s->tokens) {
+            const panel p = panel_at(s, t, v);
+            forward_panel(c, s, &p, k);
+        }
 }
 
 static void run_forward(const ts_cpu_call *c)
 {
     const xent *s = c->state;
-    float *most = (float *)(void *)((char *)c->scratch + s->token_at), *total = most + s->T,
-          *picked = total + s->T;
+    float *most = (float *)(void *)((char *)c->scratch + s->token_at);
+    const tokens k = {most, most + s->T, most + 2 * s->T};
     const int32_t *label = c->in[LABELS];
-    for (int64_t t = 0; t < s->T; t++) most[t] = -INFINITY, total[t] = 0;
-    for (int64_t v = 0; v < s->V; v += s->classes)
-        for (int64_t t = 0; t < s->T; t += s->tokens) {
-            const panel p = panel_at(s, t, v);
-            forward_panel(c, s, &p);
-        }
+    forward_panels(c, s, &k);
     for (int64_t t = 0; t < s->T; t++) {
-        const float lse = total[t] == 0 ? most[t] : most[t] + logf(total[t]);
-        ((float *)c->out[0])[t] = label[t] >= 0 && label[t] < s->V ? lse - picked[t] : 0.0f;
+        const float lse = k.total[t] == 0 ? most[t] : most[t] + logf(k.total[t]);
+        ((float *)c->out[0])[t] = label[t] >= 0 && label[t] < s->V ? lse - k.picked[t] : 0.0f;
         ((float *)c->out[1])[t] = lse;
     }
+}
+
+static void run_rows(const ts_cpu_call *c)
+{
+    const tokens k = {c->out[0], c->out[1], c->out[2]};
+    forward_panels(c, c->state, &k);
 }
 
 static void backward_panel(const ts_cpu_call *c, const xent *s, const panel *p, float *dx)
@@ -246,19 +263,24 @@ KERNELS(avx2, TS_ISA_AVX2)
 KERNELS(avx512, TS_ISA_AVX512)
 KERNELS(bf16, TS_ISA_AVX512_BF16)
 
-static const ts_cpu_kernel kernels[TS_ISAS][2] = {
-    [TS_ISA_AVX2] = {{"ts_cpu_linear_xent_avx2", forward_avx2, run_forward, release, 0},
-                     {"ts_cpu_linear_xent_grad_avx2", backward_avx2, run_backward, release, 0}},
-    [TS_ISA_AVX512] = {{"ts_cpu_linear_xent_avx512", forward_avx512, run_forward, release, 0},
-                       {"ts_cpu_linear_xent_grad_avx512", backward_avx512, run_backward, release,
-                        0}},
-    [TS_ISA_AVX512_BF16] = {{"ts_cpu_linear_xent_avx512_bf16", forward_bf16, run_forward, release,
-                             0},
-                            {"ts_cpu_linear_xent_grad_avx512_bf16", backward_bf16, run_backward,
-                             release, 0}},
+enum { FORWARD, ROWS, BACKWARD, WAYS };
+#define WAYS_OF(isa, prepared)                                                                     \
+    {                                                                                              \
+        [FORWARD] = {"ts_cpu_linear_xent_" #isa, forward_##prepared, run_forward, release, 0},     \
+        [ROWS] = {"ts_cpu_xent_rows_" #isa, forward_##prepared, run_rows, release, 0},             \
+        [BACKWARD] = {"ts_cpu_linear_xent_grad_" #isa, backward_##prepared, run_backward, release, \
+                      0},                                                                          \
+    }
+static const ts_cpu_kernel kernels[TS_ISAS][WAYS] = {
+    [TS_ISA_AVX2] = WAYS_OF(avx2, avx2),
+    [TS_ISA_AVX512] = WAYS_OF(avx512, avx512),
+    [TS_ISA_AVX512_BF16] = WAYS_OF(avx512_bf16, bf16),
 };
 
 const ts_cpu_kernel *ts__pick_xent(const ts_node *n, ts_isa isa)
 {
-    return &kernels[isa][n->op == TS_OP_linear_xent_grad];
+    const int way = n->op == TS_OP_linear_xent_grad ? BACKWARD
+                    : n->op == TS_OP_xent_rows      ? ROWS
+                                                    : FORWARD;
+    return &kernels[isa][way];
 }

@@ -19,6 +19,7 @@
 #define ts__vjp_compare     TS_NOGRAD
 #define ts__vjp_argmax      TS_NOGRAD
 #define ts__vjp_random_bits TS_NOGRAD
+#define ts__vjp_expert_rows TS_NOGRAD
 /* Made by the partitioner, which runs after the gradient. */
 #define ts__vjp_axis_index         TS_NOGRAD
 #define ts__vjp_all_reduce         TS_NOGRAD
@@ -26,10 +27,12 @@
 #define ts__vjp_reduce_scatter     TS_NOGRAD
 #define ts__vjp_all_to_all         TS_NOGRAD
 #define ts__vjp_collective_permute TS_NOGRAD
+#define ts__vjp_xent_rows          TS_NOGRAD /* linear_xent_grad, given the combined log-sum-exp */
 /* First-order only, and the optimizer. */
 #define ts__vjp_rms_norm_grad    TS_NOGRAD
 #define ts__vjp_attention_grad   TS_NOGRAD
 #define ts__vjp_gated_grad       TS_NOGRAD
+#define ts__vjp_grouped_dot_grad TS_NOGRAD
 #define ts__vjp_linear_xent_grad TS_NOGRAD
 #define ts__vjp_adamw            TS_NOGRAD
 
@@ -73,6 +76,7 @@ RULE(rms_norm);
 RULE(rope);
 RULE(attention);
 RULE(gated);
+RULE(grouped_dot);
 RULE(linear_xent);
 #undef RULE
 

@@ -215,6 +215,13 @@ void ts__vjp_gated(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     for (int i = 0; d && i < 2; i++) ts__push(g, n, i, d->out[i]);
 }
 
+void ts__vjp_grouped_dot(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
+{
+    ts_value *in[4] = {X, n->in[1], n->in[2], ts_convert(g->b, D, X->type.dtype)};
+    ts_node *d = ts__op_n(g->b, TS_OP_grouped_dot_grad, in, 4, NULL);
+    for (int i = 0; d && i < 2; i++) ts__push(g, n, i, d->out[i]);
+}
+
 void ts__vjp_linear_xent(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
     ts_value *zero = dout[0] && dout[1] ? NULL : zeros_like(g->b, n->out[0], TS_F32);

@@ -288,6 +288,31 @@ ts_value *ts_linear_xent(ts_builder *b, ts_value *x, ts_value *w, ts_value *labe
     return n ? n->out[0] : b->poison;
 }
 
+void ts_xent_rows(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double softcap,
+                  int64_t chunk, ts_value *out[3])
+{
+    ts_value *in[3] = {x, w, labels};
+    ts_attr a = {.xent = {chunk, softcap}};
+    ts_node *n = ts__op_n(b, TS_OP_xent_rows, in, 3, &a);
+    for (int i = 0; i < 3; i++) out[i] = n ? n->out[i] : b->poison;
+}
+
+void ts_expert_rows(ts_builder *b, ts_value *ids, int64_t experts, ts_value **token,
+                    ts_value **assignment, ts_value **offsets)
+{
+    ts_attr a = {.expert_rows = {experts}};
+    ts_node *n = ts__op_n(b, TS_OP_expert_rows, &ids, 1, &a);
+    *token = n ? n->out[0] : b->poison;
+    *assignment = n ? n->out[1] : b->poison;
+    *offsets = n ? n->out[2] : b->poison;
+}
+
+ts_value *ts_grouped_dot(ts_builder *b, ts_value *x, ts_value *w, ts_value *offsets)
+{
+    ts_value *in[3] = {x, w, offsets};
+    return ts__op(b, TS_OP_grouped_dot, in, 3, NULL);
+}
+
 void ts_adamw(ts_builder *b, ts_value *p, ts_value *g, ts_value *m, ts_value *v, ts_value *lr,
               ts_value *step, ts_value *scale, ts_value *ok, const ts_adamw_options *o,
               ts_value *out[3])

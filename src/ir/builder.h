@@ -63,6 +63,12 @@ ts_value *ts__use_in(ts_builder *b, ts_region *region, ts_value *v);
  * be NULL and set later in r->operand[arg->index]; the same outer value gives the same argument. */
 ts_value *ts__repeat_add(ts_builder *b, ts_repeat *r, int role, ts_value *outer,
                          const ts_type *type);
+/* What a cross-entropy with a split vocabulary does around its collectives (build_xent.c). */
+ts_value *ts__xent_rescale(ts_builder *b, ts_value *const part[3], ts_value *most);
+void ts__xent_finish(ts_builder *b, ts_value *const part[3], ts_value *labels, int64_t classes,
+                     ts_value **loss, ts_value **lse);
+ts_value *ts__xent_shard_dlse(ts_builder *b, ts_value *labels, int64_t classes, ts_value *local,
+                              int64_t V, ts_value *dloss, ts_value *dlse);
 ts_value *ts__zeros(ts_builder *b, const ts_type *type);
 
 #endif

@@ -46,6 +46,7 @@ typedef enum ts_attr_kind {
     TS_ATTR_rope,
     TS_ATTR_attention,
     TS_ATTR_gated,
+    TS_ATTR_expert_rows,
     TS_ATTR_xent,
     TS_ATTR_adamw
 } ts_attr_kind;
@@ -149,6 +150,9 @@ typedef union ts_attr {
     struct {
         int act;
     } gated; /* ts_activation */
+    struct {
+        int64_t experts;
+    } expert_rows;
     struct {
         int64_t chunk;
         double softcap;

@@ -1,4 +1,4 @@
-/* ir/lower.h – what the lowerings share (lower.c, lower_attention.c, lower_xent.c). */
+/* ir/lower.h – what the lowerings share (lower*.c). */
 #ifndef TS_LOWER_H
 #define TS_LOWER_H
 

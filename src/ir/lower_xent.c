@@ -31,16 +31,25 @@ static piece piece_of(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels,
     return p;
 }
 
-/* x [t,E], labels [t] → loss, lse [t]. */
-static void forward(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap,
-                    ts_value **out)
+/* x [t,E], labels [t] → the largest logit, Σ exp(logit − largest), the label's logit or 0; [t]. */
+static void rows(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap,
+                 ts_value **out)
 {
     piece p = piece_of(b, x, w, labels, cap);
     ts_value *zero = ts_scalar(b, 0, TS_F32), *most = ts_reduce_max(b, p.logits, TS_INTS(1));
     ts_value *e = ts_exp(b, ts_sub(b, p.logits, ts__lower_spread(b, most, p.logits, row, 1)));
-    out[1] = ts_add(b, most, ts_log_e(b, ts_reduce_sum(b, e, TS_INTS(1))));
-    ts_value *target = ts_reduce_sum(b, ts_select(b, p.hit, p.logits, zero), TS_INTS(1));
-    out[0] = ts_select(b, p.counted, ts_sub(b, out[1], target), zero);
+    out[0] = most;
+    out[1] = ts_reduce_sum(b, e, TS_INTS(1));
+    out[2] = ts_reduce_sum(b, ts_select(b, p.hit, p.logits, zero), TS_INTS(1));
+}
+
+/* x [t,E], labels [t] → loss, lse [t]. */
+static void forward(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap,
+                    ts_value **out)
+{
+    ts_value *part[3];
+    rows(b, x, w, labels, cap, part);
+    ts__xent_finish(b, part, labels, w->type.dim[0].size, &out[0], &out[1]);
 }
 
 /* in: x [t,E], w, labels, lse, dloss, dlse [t] → dx [t,E] in x's dtype, dw f32 [V,E]. */
@@ -80,20 +89,34 @@ static ts_value *join(ts_builder *b, ts_value *x, const ts_value *shape)
     return ts_reshape(b, x, shape->type.dim, shape->type.rank);
 }
 
-void ts__lower_linear_xent(ts_builder *b, const ts_node *n, ts_value **out)
+typedef void body_fn(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, double cap,
+                     ts_value **out);
+
+/* x, w, labels → what body gives for the tokens, in chunks where there are several. */
+static void in_chunks(ts_builder *b, const ts_node *n, body_fn *body, ts_value **out)
 {
     int64_t count = chunks(n);
     double cap = n->attr.xent.softcap;
     if (count == 1) {
-        forward(b, n->in[X], n->in[W], n->in[LABELS], cap, out);
+        body(b, n->in[X], n->in[W], n->in[LABELS], cap, out);
         return;
     }
-    ts_value *xs[2] = {split(b, n->in[X], count), split(b, n->in[LABELS], count)}, *arg[2], *ys[2],
-             *results[2];
+    ts_value *xs[2] = {split(b, n->in[X], count), split(b, n->in[LABELS], count)}, *arg[2], *ys[3],
+             *results[3];
     ts_repeat *r = ts_repeat_begin(b, count, false, NULL, 0, xs, 2, NULL, arg);
-    forward(b, arg[0], ts__use(b, n->in[W]), arg[1], cap, ys);
-    ts_repeat_end(b, r, NULL, ys, NULL, 2, results);
-    for (int i = 0; i < 2; i++) out[i] = join(b, results[i], n->out[i]);
+    body(b, arg[0], ts__use(b, n->in[W]), arg[1], cap, ys);
+    ts_repeat_end(b, r, NULL, ys, NULL, n->n_out, results);
+    for (int i = 0; i < n->n_out; i++) out[i] = join(b, results[i], n->out[i]);
+}
+
+void ts__lower_linear_xent(ts_builder *b, const ts_node *n, ts_value **out)
+{
+    in_chunks(b, n, forward, out);
+}
+
+void ts__lower_xent_rows(ts_builder *b, const ts_node *n, ts_value **out)
+{
+    in_chunks(b, n, rows, out);
 }
 
 void ts__lower_linear_xent_grad(ts_builder *b, const ts_node *n, ts_value **out)

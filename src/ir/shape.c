@@ -39,7 +39,9 @@ enum {
     claim_all_to_all = ANY, claim_collective_permute = ANY, claim_random_bits = U32,
     claim_rms_norm = FLOATS, claim_rms_norm_grad = FLOATS, claim_rope = FLOATS, claim_attention
     = FLOATS, claim_attention_grad = FLOATS, claim_gated = FLOATS, claim_gated_grad = FLOATS,
-    claim_linear_xent = FLOATS, claim_linear_xent_grad = FLOATS, claim_adamw = F32
+    claim_expert_rows = I32, claim_grouped_dot = FLOATS, claim_grouped_dot_grad = FLOATS,
+    claim_linear_xent = FLOATS, claim_linear_xent_grad = FLOATS, claim_xent_rows = FLOATS,
+    claim_adamw = F32
 };
 /* clang-format on */
 

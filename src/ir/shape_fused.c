@@ -148,6 +148,73 @@ ts_status ts__rule_attention_grad(ts_rule *r)
     return TS_OK;
 }
 
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* X + 1 row numbers. */
+static ts_status offsets_type(ts_rule *r, int64_t experts, ts_type *t)
+{
+    int64_t n;
+    if (experts < 1 || ts_add_i64(experts, 1, &n))
+        return TS_RULE_ERROR(r, "there are %" PRId64 " experts; expected at least 1", experts);
+    *t = ts_type_make(TS_I32, TS_DIMS({NULL, n}));
+    return TS_OK;
+}
+
+/* ids [T,k] and X experts need at most T·k rows and 7 unused ones an expert. */
+ts_status ts__rule_expert_rows(ts_rule *r)
+{
+    const ts_type *ids = &r->in[0]->type;
+    const int64_t X = r->attr->expert_rows.experts;
+    int64_t assignments, unused, R;
+    ts_type offsets;
+    TS_TRY(ts__rule_rank(r, 0, "ids [T,k]", 2));
+    TS_TRY(offsets_type(r, X, &offsets));
+    if (ts_mul_i64(ids->dim[0].size, ids->dim[1].size, &assignments) ||
+        ts_mul_i64(X, TS_EXPERT_ALIGN, &unused) || ts_add_i64(assignments, unused, &R) ||
+        R > INT32_MAX)
+        return TS_RULE_ERROR(r,
+                             "ids is %s and there are %" PRId64
+                             " experts; ids and %d rows an expert must be fewer than 2^31",
+                             TS_TEXT(ids), X, TS_EXPERT_ALIGN);
+    ts_type rows = ts_type_make(TS_I32, TS_DIMS({NULL, R}));
+    TS_TRY(ts__rule_out(r, &rows));
+    TS_TRY(ts__rule_out(r, &rows));
+    return ts__rule_out(r, &offsets);
+}
+
+/* x [R,E], w [X,F,E], offsets i32 [X+1]; *y gets [R,F]. */
+static ts_status check_grouped(ts_rule *r, ts_type *y)
+{
+    const ts_type *x = &r->in[0]->type, *w = &r->in[1]->type;
+    ts_type offsets;
+    TS_TRY(ts__rule_rank(r, 0, "x [R,E]", 2));
+    TS_TRY(ts__rule_rank(r, 1, "w [X,F,E]", 3));
+    if (x->dim[0].size > INT32_MAX)
+        return TS_RULE_ERROR(r, "x is %s; offsets are i32 and reach 2^31 − 1 rows", TS_TEXT(x));
+    ts_type expected = ts_type_make(x->dtype, TS_DIMS(w->dim[0], w->dim[1], x->dim[1]));
+    TS_TRY(ts__rule_exactly(r, 1, "w", &expected, "[X,F,E] of x [R,E]"));
+    TS_TRY(offsets_type(r, w->dim[0].size, &offsets));
+    TS_TRY(ts__rule_exactly(r, 2, "offsets", &offsets, "[X+1] of w [X,F,E]"));
+    *y = ts_type_make(x->dtype, TS_DIMS(x->dim[0], w->dim[1]));
+    return TS_OK;
+}
+
+ts_status ts__rule_grouped_dot(ts_rule *r)
+{
+    ts_type y;
+    TS_TRY(check_grouped(r, &y));
+    return ts__rule_out(r, &y);
+}
+
+ts_status ts__rule_grouped_dot_grad(ts_rule *r)
+{
+    ts_type y, dw = with_dtype(&r->in[1]->type, TS_F32);
+    TS_TRY(check_grouped(r, &y));
+    TS_TRY(ts__rule_exactly(r, 3, "dy", &y, "[R,F] of x [R,E] and w [X,F,E]"));
+    TS_TRY(ts__rule_out(r, &r->in[0]->type));
+    return ts__rule_out(r, &dw);
+}
+
 /* ---- linear + cross-entropy, adamw ----------------------------------------------------------- */
 
 /* x [T,E], w [V,E], labels i32 [T]; *row gets f32 [T]. */
@@ -186,6 +253,14 @@ ts_status ts__rule_linear_xent_grad(ts_rule *r)
     for (int i = 0; i < 3; i++) TS_TRY(ts__rule_exactly(r, 3 + i, what[i], &row, "[T] of x"));
     TS_TRY(ts__rule_out(r, &r->in[0]->type));
     return ts__rule_out(r, &dw);
+}
+
+ts_status ts__rule_xent_rows(ts_rule *r)
+{
+    ts_type row;
+    TS_TRY(check_xent(r, &row));
+    for (int i = 0; i < 3; i++) TS_TRY(ts__rule_out(r, &row));
+    return TS_OK;
 }
 
 ts_status ts__rule_adamw(ts_rule *r)

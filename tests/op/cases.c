@@ -35,6 +35,18 @@ static int build_linear_xent_grad(ts_builder *b, const test_case *c, ts_value **
     return g ? 2 : 0;
 }
 
+/* x, w, ids, dy? → y, or dx and dw; the offsets are those of ids in order. */
+static int build_grouped(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
+{
+    const bool back = c->op == TS_OP_grouped_dot_grad;
+    ts_value *token, *assignment, *offsets;
+    ts_expert_rows(b, in[2], c->in[1].dim.v[0], &token, &assignment, &offsets);
+    ts_value *of[4] = {in[0], in[1], offsets, in[3]};
+    const ts_node *n = ts__op_n(b, c->op, of, back ? 4 : 3, NULL);
+    for (int i = 0; n && i < n->n_out; i++) out[i] = n->out[i];
+    return n ? n->n_out : 0;
+}
+
 /* h = tanh(h·w + x_i); yields h stacked and h·x_i summed; w [3] comes from outside. */
 static int build_scan(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {

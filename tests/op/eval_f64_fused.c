@@ -209,6 +209,63 @@ static void attention_grad(const f64_call *c)
     free(p);
 }
 
+/* ---- experts --------------------------------------------------------------------------------- */
+
+static void expert_rows(const f64_call *c)
+{
+    const int64_t n = count(c->node->in[0]), k = last(c->node->in[0]);
+    const int64_t X = c->node->attr.expert_rows.experts;
+    int64_t row = 0;
+    for (int64_t r = 0; r < count(c->node->out[0]); r++) c->out[0][r] = c->out[1][r] = -1;
+    for (int64_t e = 0; e < X; e++) {
+        for (; row % 8 != 0; row++) {}
+        c->out[2][e] = (double)row;
+        for (int64_t i = 0; i < n; i++) {
+            if (c->in[0][i] != (double)e) continue;
+            c->out[0][row] = (double)(i / k);
+            c->out[1][row++] = (double)i;
+        }
+    }
+    c->out[2][X] = (double)((row + 7) / 8 * 8);
+}
+
+/* The expert of each row, −1 for none. Offsets never fall and stay inside. */
+static void owners(const f64_call *c, int64_t *owner)
+{
+    const int64_t R = size(c->node->in[0], 0), X = size(c->node->in[1], 0);
+    double begin = fmin(fmax(c->in[2][0], 0), (double)R);
+    for (int64_t r = 0; r < R; r++) owner[r] = -1;
+    for (int64_t e = 0; e < X; e++) {
+        const double end = fmin(fmax(c->in[2][e + 1], begin), (double)R);
+        for (int64_t r = (int64_t)begin; r < (int64_t)end; r++) owner[r] = e;
+        begin = end;
+    }
+}
+
+/* Forward: y. Backward: dx and dw, from dy. */
+static void grouped_dot(const f64_call *c)
+{
+    const int64_t R = size(c->node->in[0], 0), E = size(c->node->in[0], 1);
+    const int64_t F = size(c->node->in[1], 1);
+    const bool back = c->node->op == TS_OP_grouped_dot_grad;
+    int64_t *owner = calloc((size_t)R + 1, sizeof *owner);
+    owners(c, owner);
+    for (int o = 0; o < c->node->n_out; o++)
+        for (int64_t i = 0; i < count(c->node->out[o]); i++) c->out[o][i] = 0;
+    for (int64_t i = 0; i < R * F * E; i++) {
+        const int64_t r = i / E / F, f = i / E % F, e = i % E;
+        if (owner[r] < 0) continue;
+        const int64_t at = (owner[r] * F + f) * E + e;
+        if (back) {
+            c->out[0][r * E + e] += c->in[3][r * F + f] * c->in[1][at];
+            c->out[1][at] += c->in[3][r * F + f] * c->in[0][r * E + e];
+        } else {
+            c->out[0][r * F + f] += c->in[0][r * E + e] * c->in[1][at];
+        }
+    }
+    free(owner);
+}
+
 /* ---- cross-entropy, adamw -------------------------------------------------------------------- */
 
 static double logits(const f64_call *c, int64_t t, double *z, double *slope)
@@ -234,6 +291,22 @@ static void linear_xent(const f64_call *c)
         const int64_t label = (int64_t)c->in[2][t];
         c->out[1][t] = logits(c, t, z, z + V);
         c->out[0][t] = label >= 0 ? c->out[1][t] - z[label] : 0;
+    }
+    free(z);
+}
+
+static void xent_rows(const f64_call *c)
+{
+    const int64_t T = size(c->node->in[0], 0), V = size(c->node->in[1], 0);
+    double *z = calloc((size_t)V * 2, sizeof *z);
+    for (int64_t t = 0; t < T; t++) {
+        const int64_t label = (int64_t)c->in[2][t];
+        logits(c, t, z, z + V);
+        c->out[0][t] = z[0];
+        for (int64_t v = 1; v < V; v++) c->out[0][t] = fmax(c->out[0][t], z[v]);
+        c->out[1][t] = 0;
+        for (int64_t v = 0; v < V; v++) c->out[1][t] += exp(z[v] - c->out[0][t]);
+        c->out[2][t] = label >= 0 && label < V ? z[label] : 0;
     }
     free(z);
 }
@@ -288,6 +361,10 @@ void f64_fused(const f64_call *c)
     case TS_OP_gated: gated(c); return;
     case TS_OP_gated_grad: gated_grad(c); return;
     case TS_OP_linear_xent: linear_xent(c); return;
+    case TS_OP_expert_rows: expert_rows(c); return;
+    case TS_OP_grouped_dot:
+    case TS_OP_grouped_dot_grad: grouped_dot(c); return;
+    case TS_OP_xent_rows: xent_rows(c); return;
     case TS_OP_linear_xent_grad: linear_xent_grad(c); return;
     case TS_OP_adamw: adamw(c); return;
     default: TS_ASSERT(!"a composite without a definition");

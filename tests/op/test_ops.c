@@ -223,7 +223,10 @@ static const ts_op no_gradient[] = {
     TS_OP_rms_norm_grad,
     TS_OP_attention_grad,
     TS_OP_gated_grad,
+    TS_OP_expert_rows,
+    TS_OP_grouped_dot_grad,
     TS_OP_linear_xent_grad,
+    TS_OP_xent_rows,
     TS_OP_adamw,
 };
 

@@ -143,6 +143,21 @@ static inline ts_graph *every_composite(ts_dtype dtype, int64_t chunk, double so
     ts_output(b, "loss", loss, NULL);
     ts_output(b, "dx", g4->out[0], NULL);
     ts_output(b, "dtable", g4->out[1], NULL);
+    ts_value *part[3], *token, *assignment, *offsets;
+    ts_xent_rows(b, tokens, table, labels, softcap, chunk, part);
+    for (int i = 0; i < 3; i++)
+        ts_output(b, i == 0 ? "most" : i == 1 ? "sum" : "target", part[i], NULL);
+
+    ts_value *ids = ts_reshape(b, labels, TS_DIMS({NULL, 5}, {NULL, 2}));
+    ts_expert_rows(b, ids, 11, &token, &assignment, &offsets);
+    ts_value *experts = ts_reshape(b, table, TS_DIMS({"experts", 11}, {NULL, 1}, E));
+    ts_value *routed[4] = {ts_take(b, tokens, token, -1), experts, offsets, NULL};
+    routed[3] = ts_grouped_dot(b, routed[0], experts, offsets);
+    ts_node *g5 = ts__op_n(b, TS_OP_grouped_dot_grad, routed, 4, NULL);
+    ts_output(b, "assignment", assignment, NULL);
+    ts_output(b, "routed", routed[3], NULL);
+    ts_output(b, "drouted", g5->out[0], NULL);
+    ts_output(b, "dexperts", g5->out[1], NULL);
     ts_adamw_options adam = {0.9, 0.95, 1e-8, 0.1};
     ts_value *out[3];
     ts_adamw(b, w, g0->out[1], w, w, lr, step, lr, ok, &adam, out);

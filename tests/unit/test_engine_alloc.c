@@ -6,6 +6,8 @@
  */
 #include "engine_help.h"
 
+#include "ir/builder.h"
+
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -128,7 +130,24 @@ static ts_value *layer(ts_builder *b, ts_value *x, ts_value *attn, ts_value *mlp
     return ts_add(b, x, ts_dot(b, f, w[6], &down, TS_F32));
 }
 
-/* A step with the parts of training: embedding, layers, cross-entropy, AdamW on donated state. */
+/* Tokens h [B·S,E] through experts w [9,F,E] by ids [B·S], and back. How many rows an expert gets
+ * is known in the step only, which must not allocate for them. */
+static void experts(ts_builder *b, ts_value *h, ts_value *w, ts_value *ids)
+{
+    ts_value *token, *assignment, *in[4];
+    ids = ts_reshape(b, ids, TS_DIMS(D(B * S / 2), D(2)));
+    ts_expert_rows(b, ids, 9, &token, &assignment, &in[2]);
+    in[0] = ts_take(b, h, token, -1);
+    in[1] = ts_reshape(b, w, TS_DIMS(D(9), D(F), D(E)));
+    in[3] = ts_grouped_dot(b, in[0], in[1], in[2]);
+    ts_node *n = ts__op_n(b, TS_OP_grouped_dot_grad, in, 4, NULL);
+    ts_output(b, "routed", in[3], NULL);
+    ts_output(b, "drouted", n->out[0], NULL);
+    ts_output(b, "dexperts", n->out[1], NULL);
+}
+
+/* A step with the parts of training: embedding, layers, experts, cross-entropy, AdamW on donated
+ * state. */
 static ts_graph *step_graph(void)
 {
     ts_builder *b = ts_builder_new("step");
@@ -143,6 +162,7 @@ static ts_graph *step_graph(void)
     ts_repeat *r = ts_repeat_begin(b, LAYERS, false, &x, 1, w, 2, &arg, wi);
     ts_value *next = layer(b, arg, wi[0], wi[1]), *ys = arg;
     ts_repeat_end(b, r, &next, &ys, (const bool[]){false}, 1, out);
+    experts(b, out[0], w[1], ids);
     ts_value *loss = ts_linear_xent(b, out[0], table, ids, 0, 16, NULL);
     ts_value *g = ts_scatter_add(b, ids, out[0], (ts_dim)D(V), -1), *new[3];
     ts_value *finite = ts_is_finite(b, ts_reduce_sum(b, loss, TS_INTS(0)));

@@ -27,8 +27,8 @@ static void test_every_composite(void **state)
         OK(ts_graph_verify(g, &err));
         assert_int_equal(composites(g->top), 0);
         for (int k = 0; k < n; k++) assert_true(ts_type_same(&before[k], &g->top->result[k]->type));
-        /* Tokens in chunks are a repeat, forward and backward. */
-        assert_int_equal(count_op(g->top, TS_OP_repeat), repeats + (i & 2 ? 2 : 0));
+        /* Experts are a repeat, forward and backward; so are tokens in chunks, and their rows. */
+        assert_int_equal(count_op(g->top, TS_OP_repeat), repeats + 2 + (i & 2 ? 3 : 0));
         ts_graph_free(g);
     }
 }

@@ -167,7 +167,7 @@ static void check(const char *what, ts_op op, const ts_attr *attr, const operand
     ts_builder *b = ts_builder_new("kernel");
     ts_value *in[MOST];
     for (int i = 0; i < n; i++) {
-        char name[8];
+        char name[16];
         ts_dim dims[TS_MAX_RANK] = {{0}};
         for (int d = 0; d < o[i].rank; d++) dims[d].size = o[i].dim[d];
         snprintf(name, sizeof name, "x%d", i);
@@ -477,6 +477,7 @@ static void xent(ts_dtype t, int64_t tokens, int64_t V, int64_t E, double softca
     operand o[6] = {T(t, 0, 0, tokens, E),   T(t, 0, 0, V, E),         T(TS_I32, 0, 0, tokens),
                     T(TS_F32, 0, 0, tokens), T(TS_F32, -1, 1, tokens), T(TS_F32, -1, 1, tokens)};
     o[0].data = x, o[1].data = w, o[2].data = labels;
+    check("xent_rows", TS_OP_xent_rows, &attr, o, 3, NULL);
     check("linear_xent", TS_OP_linear_xent, &attr, o, 3, kept);
     o[3].data = kept[1];
     check("linear_xent_grad", TS_OP_linear_xent_grad, &attr, o, 6, NULL);
@@ -501,6 +502,32 @@ static void test_xent(void **state)
     }
 }
 
+/* Blocks of expert_rows, of one row, and offsets that fall and leave [0, R]. */
+static void test_grouped(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t R, X, F, E;
+        int32_t offset[6];
+    } cases[] = {
+        {400, 4, 100, 33, {0, 8, 8, 336, 360}},
+        {700, 5, 17, 70, {0, 0, 616, 616, 624, 632}},
+        {90, 3, 40, 48, {3, 4, 15, 80}},
+        {90, 4, 9, 5, {-7, 30, 20, 200, 60}},
+        {90, 2, 9, 5, {90, 90, 90}},
+        {5, 2, 3, 4, {0, 5, 5}},
+    };
+    EACH_DTYPE for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    {
+        const int64_t R = cases[i].R, X = cases[i].X, F = cases[i].F, E = cases[i].E;
+        operand o[4] = {T(t, -1, 1, R, E), T(t, -1, 1, X, F, E), T(TS_I32, 0, 0, X + 1),
+                        T(t, -1, 1, R, F)};
+        o[2].data = cases[i].offset;
+        check("grouped_dot", TS_OP_grouped_dot, NULL, o, 3, NULL);
+        check("grouped_dot_grad", TS_OP_grouped_dot_grad, NULL, o, 4, NULL);
+    }
+}
+
 /* Rows that no other row touches: one thread and two give the same bits. */
 static void test_bits(void **state)
 {
@@ -512,7 +539,7 @@ static void test_bits(void **state)
     ts_value *in[3];
     run r = {0};
     for (int i = 0; i < 3; i++) {
-        char name[8];
+        char name[16];
         ts_dim dims[TS_MAX_RANK] = {{0}};
         for (int d = 0; d < o[i].rank; d++) dims[d].size = o[i].dim[d];
         snprintf(name, sizeof name, "x%d", i);
@@ -553,7 +580,7 @@ int main(void)
         cmocka_unit_test(test_moves),       cmocka_unit_test(test_reductions),
         cmocka_unit_test(test_rows),        cmocka_unit_test(test_dot),
         cmocka_unit_test(test_attention),   cmocka_unit_test(test_xent),
-        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_grouped),     cmocka_unit_test(test_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

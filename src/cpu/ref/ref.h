@@ -81,7 +81,8 @@ TS__REF_RUN(reduce); TS__REF_RUN(argmax); TS__REF_RUN(top_k); TS__REF_RUN(dot); 
 TS__REF_RUN(scatter_add);
 TS__REF_RUN(rms_norm); TS__REF_RUN(rms_norm_grad); TS__REF_RUN(rope); TS__REF_RUN(attention);
 TS__REF_RUN(attention_grad); TS__REF_RUN(gated); TS__REF_RUN(gated_grad); TS__REF_RUN(linear_xent);
-TS__REF_RUN(linear_xent_grad); TS__REF_RUN(adamw);
+TS__REF_RUN(linear_xent_grad); TS__REF_RUN(xent_rows); TS__REF_RUN(adamw);
+TS__REF_RUN(expert_rows); TS__REF_RUN(grouped_dot); TS__REF_RUN(grouped_dot_grad);
 
 #define TS__REF_PREPARE(name)                                                                      \
     ts_status ts__ref_prepare_##name(const ts_node *n, int threads, ts_cpu_prepared *out,          \
@@ -89,6 +90,7 @@ TS__REF_RUN(linear_xent_grad); TS__REF_RUN(adamw);
 TS__REF_PREPARE(dot);
 TS__REF_PREPARE(scatter_add);
 TS__REF_PREPARE(rms_norm_grad);
+TS__REF_PREPARE(grouped_dot_grad);
 TS__REF_PREPARE(attention);
 TS__REF_PREPARE(attention_grad); TS__REF_PREPARE(linear_xent); TS__REF_PREPARE(linear_xent_grad);
 TS__REF_PREPARE(collective);

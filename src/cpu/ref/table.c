@@ -77,8 +77,12 @@
 #define REF_attention_grad NEEDS(attention_grad, attention_grad, NOWHERE)
 #define REF_gated FREE(gated, EITHER)
 #define REF_gated_grad FREE(gated_grad, OVER(0, 0) | OVER(1, 1))
+#define REF_expert_rows FREE(expert_rows, NOWHERE)
+#define REF_grouped_dot FREE(grouped_dot, NOWHERE)
+#define REF_grouped_dot_grad NEEDS(grouped_dot_grad, grouped_dot_grad, NOWHERE)
 #define REF_linear_xent NEEDS(linear_xent, linear_xent, NOWHERE)
 #define REF_linear_xent_grad NEEDS(linear_xent_grad, linear_xent_grad, NOWHERE)
+#define REF_xent_rows NEEDS(xent_rows, linear_xent, NOWHERE)
 #define REF_adamw FREE(adamw, OVER(0, 0) | OVER(1, 2) | OVER(2, 3))
 
 const ts_cpu_kernel ts_cpu_ref[TS_OPS] = {

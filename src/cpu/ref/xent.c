@@ -45,26 +45,50 @@ ts_status ts__ref_prepare_linear_xent(const ts_node *n, int threads, ts_cpu_prep
                            err);
 }
 
+/* Logits z [V] of token t; *total gets Σ exp(z − the largest), which is returned. */
+static double row(const ts_cpu_call *c, const shape *h, int64_t t, double *z, double *total)
+{
+    double most = -INFINITY, slope;
+    for (int64_t v = 0; v < h->V; v++) {
+        z[v] = logit(c, h, t, v, &slope);
+        if (!(z[v] <= most)) most = z[v];
+    }
+    *total = 0;
+    for (int64_t v = 0; v < h->V; v++)
+        *total += exp(z[v] - most);
+    return most;
+}
+
 void ts__ref_linear_xent(const ts_cpu_call *c)
 {
     const shape h = shape_of(c->node);
     const int32_t *label = c->in[2];
 #pragma omp parallel num_threads(c->threads) if (h.T > 1)
     {
-        double *z = ts__ref_part(c, h.V, ts__ref_thread()), slope;
+        double *z = ts__ref_part(c, h.V, ts__ref_thread()), total;
 #pragma omp for
         for (int64_t t = 0; t < h.T; t++) {
-            double most = -INFINITY, total = 0;
-            for (int64_t v = 0; v < h.V; v++) {
-                z[v] = logit(c, &h, t, v, &slope);
-                if (!(z[v] <= most)) most = z[v];
-            }
-            for (int64_t v = 0; v < h.V; v++)
-                total += exp(z[v] - most);
-            const double lse = most + log(total);
+            const double most = row(c, &h, t, z, &total), lse = most + log(total);
             const bool counted = label[t] >= 0 && label[t] < h.V;
             ((float *)c->out[0])[t] = counted ? (float)(lse - z[label[t]]) : 0.0f;
             ((float *)c->out[1])[t] = (float)lse;
+        }
+    }
+}
+
+void ts__ref_xent_rows(const ts_cpu_call *c)
+{
+    const shape h = shape_of(c->node);
+    const int32_t *label = c->in[2];
+#pragma omp parallel num_threads(c->threads) if (h.T > 1)
+    {
+        double *z = ts__ref_part(c, h.V, ts__ref_thread()), total;
+#pragma omp for
+        for (int64_t t = 0; t < h.T; t++) {
+            const bool here = label[t] >= 0 && label[t] < h.V;
+            ((float *)c->out[0])[t] = (float)row(c, &h, t, z, &total);
+            ((float *)c->out[1])[t] = (float)total;
+            ((float *)c->out[2])[t] = here ? (float)z[label[t]] : 0.0f;
         }
     }
 }
