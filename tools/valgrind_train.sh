@@ -2,6 +2,7 @@
 # valgrind_train.sh: a few training steps of a small model under valgrind, f32 and then bf16 storage,
 # with an evaluation and a checkpoint. VALGRIND holds the command; make valgrind calls this.
 set -eu
+export GOMP_SPINCOUNT=1000 # the program would set it and start itself again, outside valgrind
 for dtype in float32 bfloat16; do
     # shellcheck disable=SC2086
     ${VALGRIND-} "$TESSERA" train configs/base.yml model_name=tessera-byte override_model_config=true \
