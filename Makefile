@@ -125,6 +125,12 @@ tidy:
 	@tools/tidy.sh
 bench: all
 	@BUILD=$(BUILD) bench/train.sh
+# Each kernel alone; $(BUILD)/bench/kernels [NAME PART] [THREADS].
+$(BUILD)/bench/kernels: bench/kernels.c $(BUILD)/libtessera.a $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MF $@.d $(LDFLAGS) -o $@ $< $(BUILD)/libtessera.a $(LDLIBS)
+bench-kernels: $(BUILD)/bench/kernels
+	@$(BUILD)/bench/kernels
 check-peers: all
 	@BUILD=$(BUILD) tools/run_tests.sh -j 1 -t 1800 $(PEERS)
 
@@ -156,6 +162,7 @@ help:
 	@echo 'make fuzz                   libFuzzer on every target, FUZZ_SECONDS=60 each'
 	@echo 'make tidy                   style: room arrows, lengths, banned functions'
 	@echo 'make bench                  speed beside PyTorch when BENCH_PYTHON names a python that has it'
+	@echo 'make bench-kernels          each kernel alone, by instruction set'
 	@echo 'make check-peers            comparisons that need torch and transformers (BENCH_PYTHON)'
 	@echo 'make install                program, library, header, .pc (PREFIX=/usr/local, DESTDIR=)'
 	@echo 'make compile_commands.json  for editors and clang-tidy'
@@ -164,5 +171,5 @@ help:
 	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
 
 FORCE:
-.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench check-peers install clean help FORCE
+.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels check-peers install clean help FORCE
 -include $(OP_HARNESS:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
