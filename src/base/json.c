@@ -84,6 +84,18 @@ static ts_status check_depth(const char *text, size_t n, int max_depth, const ch
     return TS_OK;
 }
 
+/* jansson's reasons name its own flags and types where a reader cannot act on them. */
+static const char *reason_of(const json_error_t *e)
+{
+    switch (json_error_code(e)) {
+    case json_error_null_character: return "a string holds the character \\u0000; remove it";
+    case json_error_null_byte_in_key: return "a key holds the character \\u0000; remove it";
+    case json_error_end_of_input_expected: return "more text behind the end of the value";
+    case json_error_numeric_overflow: return "a number is too large";
+    default: return e->text;
+    }
+}
+
 ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *name, json_t **out,
                         ts_error *err)
 {
@@ -108,7 +120,7 @@ ts_status ts_json_parse(const char *text, size_t n, int max_depth, const char *n
     }
     if (!root)
         return TS_ERROR(err, TS_DATA_LOSS, "%s:%d:%d: not valid JSON: %s", name, e.line, e.column,
-                        e.text);
+                        reason_of(&e));
     *out = root;
     return TS_OK;
 }

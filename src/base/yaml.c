@@ -184,6 +184,23 @@ static ts_status take_event(reader *r, const yaml_event_t *e)
     }
 }
 
+/* What editors of other systems put in front, or write altogether. UTF-16 shows by its mark, or by the
+ * zero byte beside the first ASCII character. */
+static ts_status check_encoding(const char **text, size_t *n, const char *name, ts_error *err)
+{
+    const unsigned char *b = (const unsigned char *)*text;
+    if (*n >= 3 && memcmp(b, "\xef\xbb\xbf", 3) == 0) {
+        *text += 3;
+        *n -= 3;
+        return TS_OK;
+    }
+    bool marked = *n >= 2 && ((b[0] == 0xff && b[1] == 0xfe) || (b[0] == 0xfe && b[1] == 0xff));
+    bool bare = *n >= 2 && (b[0] == 0) != (b[1] == 0);
+    if (!marked && !bare) return TS_OK;
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "%s:1: is UTF-16 text; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)", name);
+}
+
 static ts_status read_events(reader *r, yaml_parser_t *parser)
 {
     for (bool done = false; !done;) {
@@ -208,6 +225,7 @@ ts_status ts_yaml_parse(const char *text, size_t n, const char *name, ts_arena *
                         const ts_yaml **out, ts_error *err)
 {
     *out = NULL;
+    TS_TRY(check_encoding(&text, &n, name, err));
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser))
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory while reading YAML", name);

@@ -220,6 +220,7 @@ static void load(ts_loading *l, const char *file, const char *const *words, int 
     check_conflicts(l);
     take_defaults(l);
     for (int k = 0; k < TS_KEYS; k++) take(l, k);
+    if (!l->out_of_memory) ts__config_expand_paths(l);
     if (l->out_of_memory) return;
     ts__config_derive(l);
     ts__config_check_paths(l);

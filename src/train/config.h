@@ -46,6 +46,7 @@ struct ts_config {
     ts_model_config model;  /* unless model_path is set: read it from there then */
     const char *run_folder; /* <base_output_directory>/<run_name> */
     const char *model_file; /* the preset that was used, "" when none was */
+    const char *output_problem; /* why the default output folder cannot be written; NULL: it can */
 
     size_t n_notes; /* keys that were set and have no effect, and the like; to be shown once */
     const char *const *notes;
@@ -53,6 +54,9 @@ struct ts_config {
 };
 
 
+/* Where nobody chose an output folder, a command that writes none (parity) must work without one: a run
+ * asks for it before anything else. A chosen folder was checked by ts_config_load. */
+TS_MUST_CHECK ts_status ts_config_check_output(const ts_config *c, ts_error *err);
 /* What the loader of a split is opened with; everything it points to lives until ts_config_free. The
  * training split's rows are those of one micro-batch. With model_path, set vocab_size afterwards. */
 void ts_config_loader_options(const ts_config *c, ts_data_split split,

@@ -26,6 +26,29 @@ static bool set_by_user(const ts_loading *l, int k)
 
 /* ---- run and steps --------------------------------------------------------------------------- */
 
+static void check_run_name(ts_loading *l)
+{
+    const char *name = l->c->run_name, *found = NULL;
+    char control[48];
+    for (const char *p = name; *p && !found; p++) {
+        if (*p == '\n' || *p == '\r') found = "a line break";
+        if (*p == '/') found = "a /";
+        if (found || ((unsigned char)*p >= 32 && *p != 127)) continue;
+        snprintf(control, sizeof control, "the control character 0x%02x", (unsigned char)*p);
+        found = control;
+    }
+    if (found)
+        ts__key_problem(
+            l, TS_K_run_name,
+            "holds %s; it names one folder below base_output_directory: expected at most "
+            "200 characters without / and control characters",
+            found);
+    else if (!strcmp(name, ".") || !strcmp(name, "..") || strlen(name) > 200)
+        ts__key_problem(l, TS_K_run_name,
+                        "names one folder below base_output_directory; expected at most 200 "
+                        "characters without /");
+}
+
 static void derive_run(ts_loading *l)
 {
     ts_config *c = l->c;
@@ -47,11 +70,7 @@ static void derive_run(ts_loading *l)
         l->out_of_memory = true;
         return;
     }
-    if (strchr(c->run_name, '/') || !strcmp(c->run_name, ".") || !strcmp(c->run_name, "..") ||
-        strlen(c->run_name) > 200)
-        ts__key_problem(l, TS_K_run_name,
-                        "names one folder below base_output_directory; expected at most 200 "
-                        "characters without /");
+    check_run_name(l);
 }
 
 static void derive_schedule(ts_loading *l)
@@ -83,7 +102,7 @@ static void derive_schedule(ts_loading *l)
     if (c->schedule.kind == TS_SCHEDULE_WSD && readable &&
         c->warmup_steps_fraction + c->wsd_decay_steps_fraction > 1)
         ts__key_problem(l, TS_K_wsd_decay_steps_fraction,
-                        "warmup_steps_fraction=%g leaves %g of the schedule for the decay",
+                        "warmup_steps_fraction=%.12g leaves %.12g of the schedule for the decay",
                         c->warmup_steps_fraction, 1 - c->warmup_steps_fraction);
 }
 

@@ -4,6 +4,20 @@
  * Not here: whether the files exist (config_path.c), what is in them (data/). */
 #include "train/config_internal.h"
 
+/* Braces and keys can be trained on too, but are rarely meant. */
+static void note_rows_as_text(ts_loading *l, int k, const ts_config_list *paths)
+{
+    for (size_t i = 0; l->c->dataset == TS_DATA_TEXT && i < paths->n; i++) {
+        size_t n = strlen(paths->item[i]);
+        if (n <= 6 || strcmp(paths->item[i] + n - 6, ".jsonl")) continue;
+        ts__note(l,
+                 "%s: dataset_type=text trains on %.200s as it stands, keys and braces too; "
+                 "dataset_type=jsonl takes the text out of its rows",
+                 ts__keys[k].name, paths->item[i]);
+        return;
+    }
+}
+
 static void derive_data(ts_loading *l)
 {
     static const char *const kinds[] = {"synthetic", "text", "jsonl", "tokens"};
@@ -18,6 +32,8 @@ static void derive_data(ts_loading *l)
     if (c->dataset != TS_DATA_SYNTHETIC && !c->dataset_path.n)
         ts__key_problem(l, TS_K_dataset_type,
                         "reads files; name them with dataset_path=FILE[,FILE…]");
+    note_rows_as_text(l, TS_K_dataset_path, &c->dataset_path);
+    note_rows_as_text(l, TS_K_eval_dataset_path, &c->eval_dataset_path);
     if (c->dataset == TS_DATA_JSONL && !c->train_data_columns.n)
         ts__key_problem(l, TS_K_train_data_columns,
                         "is empty; name the field whose text is trained on, such as [text]");

@@ -174,6 +174,11 @@ static const ts_yaml *parse(ts_loading *l, const source *s)
         ts__problem(l, s->path, "expected lines of `key: value`");
         return NULL;
     }
+    if (!map->n) {
+        ts__problem(l, s->path,
+                    "has no key at all; expected lines of `key: value` (base.yml is built in)");
+        return NULL;
+    }
     return map;
 }
 
@@ -320,12 +325,12 @@ static void unknown_variable(ts_loading *l, const char *variable, size_t n)
     const char *what = ts_arena_printf(l->arena, "%.*s", (int)(n < 60 ? n : 60), variable);
     if (!what)
         l->out_of_memory = true;
-    else if (near)
-        ts__problem(l, what, "environment variable without a key; did you mean M_%s?", upper);
     else
         ts__problem(
             l, what,
-            "environment variable without a key; M_ is for keys of the configuration, unset it");
+            "comes from the environment, where M_KEY sets a key, and there is no such key%s%s; "
+            "to remove it: unset %s",
+            near ? "; did you mean M_" : "", near ? upper : "", what);
 }
 
 void ts__layer_environment(ts_loading *l)

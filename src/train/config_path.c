@@ -7,8 +7,59 @@
 #include "train/config_internal.h"
 
 #include "base/file.h"
+#include "token/tokenizer.h"
 
+#include <stdlib.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+/* ---- ~/ -------------------------------------------------------------------------------------- */
+
+/* Shells expand ~ at the front of a word, and few of them behind key=; nobody means a folder named ~. */
+static const char *expand(ts_loading *l, int k, const char *path)
+{
+    const char *home = getenv("HOME");
+    if (path[0] != '~' || l->bad[k]) return path;
+    if (path[1] && path[1] != '/') {
+        ts__key_problem(
+            l, k,
+            "only ~/ is expanded, not another user's; write the folder out (./%.100s is a "
+            "file of that name)",
+            path);
+        return path;
+    }
+    if (!home || home[0] != '/' || ts_utf8_valid_prefix(home, strlen(home)) != strlen(home)) {
+        ts__key_problem(l, k, "~ is $HOME, which is no folder's path here; write the folder out");
+        return path;
+    }
+    const char *whole = ts_arena_printf(l->arena, "%s%s", home, path + 1);
+    if (!whole) l->out_of_memory = true;
+    return whole ? whole : path;
+}
+
+void ts__config_expand_paths(ts_loading *l)
+{
+    static const int single[] = {TS_K_base_output_directory, TS_K_model_path,
+                                 TS_K_load_parameters_path,  TS_K_load_full_state_path,
+                                 TS_K_metrics_file,          TS_K_tokenizer_path};
+    static const int lists[] = {TS_K_dataset_path, TS_K_eval_dataset_path};
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
+        const char **field = (const char **)((char *)l->c + ts__keys[single[i]].offset);
+        *field = expand(l, single[i], *field);
+    }
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        ts_config_list *field = (ts_config_list *)((char *)l->c + ts__keys[lists[i]].offset);
+        const char **item = ts_arena_alloc(l->arena, (field->n + 1) * sizeof *item);
+        if (!item) {
+            l->out_of_memory = true;
+            return;
+        }
+        for (size_t j = 0; j < field->n; j++) item[j] = expand(l, lists[i], field->item[j]);
+        field->item = item;
+    }
+}
+
+/* ---- what is there --------------------------------------------------------------------------- */
 
 /* gs://bucket/… and the like: programs on a cluster pass them, nothing here reads them. */
 static bool is_address(ts_loading *l, int k, const char *path)
@@ -128,35 +179,67 @@ static void check_weights(ts_loading *l, int k, const char *path)
     if (!found) ts__key_problem(l, k, "expected %s", expected);
 }
 
-/* The run's folder can be made: its deepest parent that exists is a folder that may be written. */
-static void check_output(ts_loading *l)
+/* ---- where the run goes ---------------------------------------------------------------------- */
+
+/* Folders in which the kernel shows its state: they look writable to root, and take no files. */
+static bool is_kernels(const char *folder)
 {
-    const int k = TS_K_base_output_directory;
-    /* Where nobody chose a folder, the command may be one that writes none (generate, parity): whoever
-     * makes the default one reports on it. */
-    if (!strcmp(l->c->base_output_directory, TS_DEFAULT_OUTPUT)) return;
-    if (l->bad[k] || is_address(l, k, l->c->base_output_directory)) return;
-    char *path = ts_strdup(l->c->run_folder);
-    if (!path) {
-        l->out_of_memory = true;
-        return;
-    }
+    enum { PROC = 0x9fa0, SYS = 0x62656572, CGROUP = 0x63677270 };
+    struct statfs s;
+    return statfs(folder, &s) == 0 && (s.f_type == PROC || s.f_type == SYS || s.f_type == CGROUP);
+}
+
+/* Why the run's folder cannot be made, or NULL: its deepest parent that exists must be a folder that
+ * may be written. */
+static const char *output_problem(ts_loading *l)
+{
+    char *path = ts_arena_strdup(l->arena, l->c->run_folder);
+    const char *why = NULL;
+    if (!path) return l->out_of_memory = true, NULL;
     for (ts_path_kind kind; (kind = ts_path_kind_of(path)) != TS_PATH_FOLDER;) {
         char *slash = strrchr(path, '/'); /* run_folder always has one */
-        if (kind != TS_PATH_NONE) {
-            ts__key_problem(l, k, "%.200s is a file; the run needs a folder there", path);
-            break;
-        }
+        if (kind != TS_PATH_NONE)
+            return ts_arena_printf(l->arena, "%.200s is a file; the run needs a folder there",
+                                   path);
         if (slash > path)
             *slash = 0;
         else
             memcpy(path, slash ? "/" : ".", 2); /* a path has two bytes at least, with its end */
     }
-    if (!l->bad[k] && access(path, W_OK | X_OK))
-        ts__key_problem(l, k,
-                        "%.200s is read-only, or not this user's to write; choose another folder",
-                        !strcmp(path, ".") ? "the working folder" : path);
-    ts_free(path);
+    const char *shown = strcmp(path, ".") ? path : "the working folder";
+    if (is_kernels(path))
+        why =
+            ts_arena_printf(l->arena,
+                            "%.200s belongs to the kernel and takes no files; choose a folder on a "
+                            "disk",
+                            shown);
+    else if (access(path, W_OK | X_OK))
+        why = ts_arena_printf(l->arena,
+                              "%.200s is read-only, or not this user's to write; choose another "
+                              "folder: base_output_directory=FOLDER",
+                              shown);
+    return why;
+}
+
+static void check_output(ts_loading *l)
+{
+    const int k = TS_K_base_output_directory;
+    if (l->bad[k] || is_address(l, k, l->c->base_output_directory)) return;
+    const char *why = output_problem(l);
+    if (!why) return;
+    if (strcmp(l->c->base_output_directory, TS_DEFAULT_OUTPUT))
+        ts__key_problem(l, k, "%s", why);
+    else
+        l->c->output_problem = why;
+}
+
+ts_status ts_config_check_output(const ts_config *c, ts_error *err)
+{
+    if (!c->output_problem) return TS_OK;
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "1 error in the configuration, nothing was started\n\n"
+                    "  base_output_directory=%s   %s (the default)",
+                    c->base_output_directory, c->output_problem);
 }
 
 void ts__config_check_paths(ts_loading *l)

@@ -305,9 +305,26 @@ static const char *set_number(ts_config *c, int k, const ts_yaml *v, void *field
     return key->limits && !number_fits(key->limits, x) ? refuse(k, v->text, false, c->arena) : NULL;
 }
 
+/* A list whose bracket or quote was never closed, which only a word can be: a YAML file would not
+ * have been read. */
+static bool is_open(const ts_yaml *v)
+{
+    const char *text = v->text;
+    if (v->kind == TS_YAML_LIST) {
+        for (size_t i = 0; i < v->n; i++)
+            if (v->child[i]->kind == TS_YAML_SCALAR && !v->child[i]->quoted &&
+                strchr("\"'", v->child[i]->text[0]) && v->child[i]->text[0])
+                return true;
+        return false;
+    }
+    return !v->quoted && (*text == '[' || *text == '"' || *text == '\'');
+}
+
 static const char *set_list(ts_config *c, int k, const ts_yaml *v, ts_config_list *field)
 {
     const ts_key *key = &ts__keys[k];
+    if (is_open(v))
+        return "a bracket or quote is not closed; expected [a, b], or [\"a, b\"] for a name with a comma";
     size_t n = v->kind == TS_YAML_LIST ? v->n : 1;
     if (v->kind == TS_YAML_SCALAR) {
         if (is_null(v) || !*v->text) n = 0;

@@ -273,7 +273,8 @@ static void contradictions(void **state)
     unsetenv("M_LORA_LORA_RANK");
     unsetenv("M_LOG_CONFIG");
     setenv("M_STPES", "3", 1);
-    has(REFUSED("base.yml"), "did you mean M_STEPS?");
+    has(REFUSED("base.yml"), "comes from the environment");
+    has(REFUSED("base.yml"), "did you mean M_STEPS; to remove it: unset M_STPES");
     unsetenv("M_STPES");
 }
 
@@ -309,8 +310,22 @@ static void files_and_parents(void **state)
     has(message, "bad.yml:1)");
     has(message, "did you mean lora.lora_rank?");
     has(message, "did you mean steps?");
-    put("empty.yml", "");
+    /* A file without a key would be the default model, of a billion parameters, without a word. */
+    static const char *const empty[] = {"", "\n", "# steps: 3\n", "---\n", "null\n", "{}"};
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+        put("empty.yml", empty[i]);
+        has(REFUSED(path_in("empty.yml")), "has no key at all");
+    }
+    put("empty.yml", "lora:\n");
     ts_config_free(LOAD(path_in("empty.yml")));
+    /* As editors of other systems write it. */
+    put("mark.yml", "\xef\xbb\xbfsteps: 3\r\nlora:\r\n  lora_rank: 8\r\nlearning_rate: 1e-3\r\n");
+    c = LOAD(path_in("mark.yml"));
+    assert_int_equal(c->steps, 3);
+    assert_int_equal(c->lora_lora_rank, 8);
+    ts_config_free(c);
+    put("wide.yml", "\xff\xfes");
+    has(REFUSED(path_in("wide.yml")), "is UTF-16 text; write it as UTF-8");
 }
 
 /* A preset beside the configuration file is preferred to the embedded ones. */

@@ -94,7 +94,11 @@ static void single_values(void **state)
         {{"cosine_learning_rate_final_fraction=0.1"}, "did you mean learning_rate_final_fraction?"},
         {{"qqqqqqqqqqqqqqqqqqqq=1"}, "unknown key; configs/base.yml lists all"},
         {{"steps"}, "expected key=value"}, {{"--quiet"}, "expected key=value, without dashes"},
-        {{"=4"}, "expected key=value"}, {{"run_nmae=\xff"}, "byte 10 is not UTF-8"});
+        {{"adamw_mask=["}, "adamw_mask=[   a bracket or quote is not closed"},
+        {{"adamw_mask=[a, b"}, "expected [a, b]"}, {{"adamw_mask=[\"a]"}, "is not closed"},
+        {{"frozen_parameters=\"a"}, "is not closed"}, {{"adamw_mask=\"[\""}, NULL},
+        {{"adamw_mask=[a,'b',\"[\"]"}, NULL}, {{"=4"}, "expected key=value"},
+        {{"run_nmae=\xff"}, "byte 10 is not UTF-8"});
 }
 
 static void absent_features(void **state)
@@ -221,7 +225,11 @@ static void paths(void **state)
           {{"load_parameters_path=@/m.gguf"}, "GGUF files are not read by this version"},
           {{"base_output_directory=@/a.txt"}, "is a file; the run needs a folder there"},
           {{"base_output_directory=gs://bucket"}, "mount the bucket"},
-          {{"base_output_directory=@/new/deep"}, NULL});
+          {{"base_output_directory=@/new/deep"}, NULL},
+          {{"base_output_directory=/proc/x"}, "/proc belongs to the kernel and takes no files"},
+          {{"base_output_directory=/sys/x/y"}, "/sys belongs to the kernel"},
+          {{"dataset_type=text", "dataset_path=[\"@/a,b.txt\"]"}, NULL},
+          {{"dataset_type=text", "dataset_path=@/a,b.txt"}, "does not exist"});
     /* Paths are looked at, never made. */
     char made[100];
     snprintf(made, sizeof made, "%s/new", folder);
@@ -231,11 +239,83 @@ static void paths(void **state)
 static void names_of_runs(void **state)
 {
     (void)state;
-    const char *words[] = {"base.yml", "run_name=a/b"};
+    static const char *const refused[][2] = {
+        {"run_name=a/b", "run_name=a/b   holds a /;"},
+        {"run_name=a\nb", "run_name=a?b   holds a line break;"},
+        {"run_name=a\rb", "holds a line break;"},
+        {"run_name=a\tb", "holds the control character 0x09;"},
+        {"run_name=a\x7f", "holds the control character 0x7f;"},
+        {"run_name=..", "names one folder below base_output_directory"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const char *words[] = {"base.yml", refused[i][0]};
+        ts_config *c = NULL;
+        ts_error err = {0};
+        assert_int_equal(ts_config_load_words(words, 2, &c, &err), TS_INVALID_ARGUMENT);
+        if (!strstr(err.msg, refused[i][1])) fail_msg("%s", err.msg);
+    }
+}
+
+/* ~/ is the home folder in every path, and nothing else is expanded. */
+static void home_folder(void **state)
+{
+    (void)state;
+    ts_config *c = NULL;
+    ts_error err;
+    char path[100];
+    const char *kept = getenv("HOME");
+    setenv("HOME", folder, 1);
+    static const char *const words[MAX_WORDS] = {
+        "dataset_type=text", "dataset_path=~/a.txt,~/a,b.txt", "eval_dataset_path=[\"~/a,b.txt\"]",
+        "base_output_directory=~/zz", "metrics_file=~/m"};
+    assert_int_equal(load(words, &c, &err), TS_INVALID_ARGUMENT); /* two names, cut at the comma */
+    static const char *const good[MAX_WORDS] = {
+        "dataset_type=text",          "dataset_path=~/a.txt", "eval_dataset_path=[\"~/a,b.txt\"]",
+        "base_output_directory=~/zz", "metrics_file=~/m",     "load_parameters_path=~/step"};
+    if (load(good, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    snprintf(path, sizeof path, "%s/a.txt", folder);
+    assert_string_equal(c->dataset_path.item[0], path);
+    snprintf(path, sizeof path, "%s/a,b.txt", folder);
+    assert_string_equal(c->eval_dataset_path.item[0], path);
+    snprintf(path, sizeof path, "%s/zz/r", folder);
+    assert_string_equal(c->run_folder, path);
+    snprintf(path, sizeof path, "%s/step", folder);
+    assert_string_equal(c->load_parameters_path, path);
+    ts_config_free(c);
+    CHECK({{"base_output_directory=~nobody/x"}, "only ~/ is expanded"},
+          {{"base_output_directory=./~/x"}, NULL},
+          {{"dataset_type=text", "dataset_path=~/gone.txt"}, "/gone.txt does not exist"});
+    setenv("HOME", "", 1);
+    CHECK({{"base_output_directory=~/x"}, "write the folder out"});
+    if (kept)
+        setenv("HOME", kept, 1);
+    else
+        unsetenv("HOME");
+}
+
+/* Nobody chose the default folder: loading succeeds, and a run is told before it begins. */
+static void default_output(void **state)
+{
+    (void)state;
     ts_config *c = NULL;
     ts_error err = {0};
-    assert_int_equal(ts_config_load_words(words, 2, &c, &err), TS_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.msg, "without /"));
+    static const char *const words[MAX_WORDS] = {"steps=1"};
+    if (chdir("/proc")) skip();
+    if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(ts_config_check_output(c, &err), TS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.msg, "base_output_directory=./maxtext_output   the working folder"));
+    assert_non_null(strstr(err.msg, "(the default)"));
+    ts_config_free(c);
+    assert_int_equal(chdir(folder), 0);
+    if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(ts_config_check_output(c, &err), TS_OK);
+    ts_config_free(c);
+    put("maxtext_output", "");
+    if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(ts_config_check_output(c, &err), TS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.msg, "./maxtext_output is a file"));
+    ts_config_free(c);
+    assert_int_equal(unlink("maxtext_output"), 0);
 }
 
 static void permissions(void **state)
@@ -328,6 +408,21 @@ static void notes(void **state)
     ts_config_free(c);
 }
 
+static void rows_as_text(void **state)
+{
+    (void)state;
+    ts_config *c = NULL;
+    ts_error err;
+    static const char *const words[MAX_WORDS] = {"dataset_type=text", "dataset_path=@/a.jsonl"};
+    if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_true(noted(c, "dataset_type=jsonl takes the text out of its rows"));
+    ts_config_free(c);
+    static const char *const rows[MAX_WORDS] = {"dataset_type=jsonl", "dataset_path=@/a.jsonl"};
+    if (load(rows, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(c->n_notes, 0);
+    ts_config_free(c);
+}
+
 static void loader_options(void **state)
 {
     (void)state;
@@ -373,6 +468,7 @@ static int setup(void **state)
         if (ts_make_folders(path, &err) != TS_OK) return -1;
     }
     put("a.txt", "text");
+    put("a,b.txt", "text");
     put("a.jsonl", "{}");
     put("m.gguf", "GGUF");
     put("hf/config.json", "{}");
@@ -396,6 +492,8 @@ int main(void)
         cmocka_unit_test(names_of_runs), cmocka_unit_test(permissions),
         cmocka_unit_test(five_at_once),  cmocka_unit_test(many_at_once),
         cmocka_unit_test(notes),         cmocka_unit_test(loader_options),
+        cmocka_unit_test(home_folder),   cmocka_unit_test(default_output),
+        cmocka_unit_test(rows_as_text),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

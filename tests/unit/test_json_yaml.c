@@ -45,6 +45,11 @@ static void test_json(void **state)
     JSON_REFUSED("[\"\xff\"]", "f.json:1:");
     JSON_REFUSED("\xef\xbb\xbf{}", "byte order mark");
     json_refused("[1]\0", 4, "f.json:1:");
+    JSON_REFUSED("[\"\\u0000\"]", "a string holds the character \\u0000; remove it");
+    JSON_REFUSED("{\"\\u0000\": 1}", "\\u0000");
+    JSON_REFUSED("[1e999]", "a number is too large");
+    JSON_REFUSED("[99999999999999999999]", "a number is too large");
+    JSON_REFUSED("{\"a\":1} x", "more text behind the end of the value");
     json_refused("\0", 1, "f.json:1:");
 }
 
@@ -141,6 +146,36 @@ static void test_yaml_tree(void **state)
     assert_int_equal(yaml(a, "[1, 2]")->n, 2);
     assert_string_equal(yaml(a, "5")->text, "5");
     ts_arena_free(a);
+}
+
+/* A mark in front, and lines that end as elsewhere, are the same document. */
+static void test_yaml_encodings(void **state)
+{
+    (void)state;
+    ts_arena *a = ts_arena_new();
+    const ts_yaml *y = yaml(a, "\xef\xbb\xbf"
+                               "a: 1\r\nb:\r\n  c: 'x y'  # z\r\nd: [e,\r\n f]\r\n");
+    assert_int_equal(y->n, 3);
+    assert_string_equal(y->child[0]->key, "a");
+    assert_string_equal(y->child[0]->text, "1");
+    assert_string_equal(ts_yaml_get(ts_yaml_get(y, "b"), "c")->text, "x y");
+    assert_int_equal(ts_yaml_get(y, "d")->n, 2);
+    assert_int_equal(ts_yaml_get(y, "d")->line, 4);
+    assert_int_equal(yaml(a, "\xef\xbb\xbf")->n, 0);
+    ts_arena_free(a);
+    yaml_refused("\xff\xfe"
+                 "a\0:\0 \0"
+                 "1\0",
+                 10, "f.yml:1: is UTF-16 text");
+    yaml_refused("\xfe\xff\0a\0:\0 \0"
+                 "1",
+                 10, "iconv");
+    yaml_refused("a\0:\0 \0"
+                 "1\0",
+                 8, "is UTF-16 text");
+    yaml_refused("\0a\0:\0 \0"
+                 "1",
+                 8, "is UTF-16 text");
 }
 
 static void test_yaml_refuses(void **state)
@@ -297,10 +332,11 @@ static void test_yaml_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),         cmocka_unit_test(test_json_depth),
-        cmocka_unit_test(test_json_memory),  cmocka_unit_test(test_yaml_tree),
-        cmocka_unit_test(test_yaml_refuses), cmocka_unit_test(test_yaml_words),
-        cmocka_unit_test(test_yaml_numbers), cmocka_unit_test(test_yaml_memory),
+        cmocka_unit_test(test_json),           cmocka_unit_test(test_json_depth),
+        cmocka_unit_test(test_json_memory),    cmocka_unit_test(test_yaml_tree),
+        cmocka_unit_test(test_yaml_refuses),   cmocka_unit_test(test_yaml_words),
+        cmocka_unit_test(test_yaml_numbers),   cmocka_unit_test(test_yaml_memory),
+        cmocka_unit_test(test_yaml_encodings),
     };
     return cmocka_run_group_tests_name("json and yaml", tests, NULL, NULL);
 }
