@@ -11,6 +11,10 @@
 #include "base/random.h"
 #include "data/loader.h"
 
+/* A number for a message, in as few digits as read back the same (loader.c). */
+enum { TS_SHORTEST = 32 };
+const char *ts__shortest(double x, char text[TS_SHORTEST]);
+
 /* ---- order (permute.c) ---------------------------------------------------------------------- */
 
 enum { TS_PERMUTATION_ROUNDS = 6 };

@@ -6,6 +6,7 @@
  * state (state.c).
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "data/internal.h"
 
@@ -23,6 +24,16 @@ void ts_loader_options_default(ts_loader_options *o)
         .truncate = true,
         .max_row_bytes = (size_t)16 << 20,
     };
+}
+
+/* As few digits as read back the same: 0.9999999 is not 1. */
+const char *ts__shortest(double x, char text[TS_SHORTEST])
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, TS_SHORTEST, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    return text;
 }
 
 /* ---- open ----------------------------------------------------------------------------------- */
@@ -61,6 +72,7 @@ static ts_status check_vocabulary(const ts_loader_options *o, ts_error *err)
 static ts_status check_options(const ts_loader_options *o, ts_error *err)
 {
     int64_t slots;
+    char number[TS_SHORTEST];
     if (o->rows < 1 || o->sequence < 1 || ts_mul_i64(o->rows, o->sequence, &slots) ||
         slots > INT32_MAX)
         return TS_ERROR(
@@ -80,9 +92,9 @@ static ts_status check_options(const ts_loader_options *o, ts_error *err)
                         (long long)o->epochs);
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1))
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "eval_fraction=%g; expected 0 (nothing held out) or a number below 1, "
+                        "eval_fraction=%s; expected 0 (nothing held out) or a number below 1, "
                         "for example 0.1",
-                        o->eval_fraction);
+                        ts__shortest(o->eval_fraction, number));
     if (o->vocab_size > INT32_MAX)
         return TS_ERROR(err, TS_INVALID_ARGUMENT, "vocab_size=%lld; expected less than 2^31",
                         (long long)o->vocab_size);
@@ -105,10 +117,10 @@ static ts_status too_short(const ts_loader *l, const ts_loader_options *o, int64
 {
     const char *more = o->n_paths > 1 ? " and the other files" : "";
     int64_t all = ts__stream_tokens(l->stream);
-    char part[120] = "";
+    char part[120] = "", number[TS_SHORTEST];
     if (n < all)
-        snprintf(part, sizeof part, " (%lld of %lld tokens, eval_fraction=%g)", (long long)n,
-                 (long long)all, o->eval_fraction);
+        snprintf(part, sizeof part, " (%lld of %lld tokens, eval_fraction=%s)", (long long)n,
+                 (long long)all, ts__shortest(o->eval_fraction, number));
     if (o->split == TS_SPLIT_EVAL)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "%s%s: %lld tokens for evaluation%s; expected at least 2: raise "

@@ -126,9 +126,8 @@ static ts_status note_bad(ts__rows *r, const char *path, int64_t line, const cha
                           ts_error *err)
 {
     if (r->o.on_bad_row == TS_BAD_ROW_STOP)
-        return TS_ERROR(err, TS_DATA_LOSS,
-                        "%s:%lld: %s; mend the row, or set on_bad_row=skip", path, (long long)line,
-                        reason);
+        return TS_ERROR(err, TS_DATA_LOSS, "%s:%lld: %s; mend the row, or set on_bad_row=skip",
+                        path, (long long)line, reason);
     int64_t k = r->stats.bad_rows++;
     if (k >= TS_BAD_ROWS_KEPT) return TS_OK;
     ts_string message = ts_string_new(4096);
@@ -261,18 +260,19 @@ static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
 static ts_status nothing_left(const ts__rows *r, const char *path, ts_error *err)
 {
     const char *more = r->o.n_paths > 1 ? " and the other files" : "";
+    char number[TS_SHORTEST];
     if (r->stats.rows == 0)
         return TS_ERROR(err, TS_DATA_LOSS,
                         "%s%s: only blank lines; expected one JSON object a line", path, more);
     if (r->stats.bad_rows == r->stats.rows)
-        return TS_ERROR(err, TS_DATA_LOSS,
-                        "%s%s: none of the %lld rows can be used; the first: %s", path, more,
-                        (long long)r->stats.rows, r->bad[0]);
+        return TS_ERROR(err, TS_DATA_LOSS, "%s%s: none of the %lld rows can be used; the first: %s",
+                        path, more, (long long)r->stats.rows, r->bad[0]);
     return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                    "%s%s: %lld usable rows leave none for %s with eval_fraction=%g; choose "
+                    "%s%s: %lld usable rows leave none for %s with eval_fraction=%s; choose "
                     "another fraction or give more rows",
                     path, more, (long long)(r->stats.rows - r->stats.bad_rows),
-                    r->o.split == TS_SPLIT_EVAL ? "evaluation" : "training", r->o.eval_fraction);
+                    r->o.split == TS_SPLIT_EVAL ? "evaluation" : "training",
+                    ts__shortest(r->o.eval_fraction, number));
 }
 
 static ts_status copy_columns(ts__rows *r, const ts_loader_options *o, ts_error *err)
@@ -287,8 +287,7 @@ static ts_status copy_columns(ts__rows *r, const ts_loader_options *o, ts_error 
     for (size_t i = 0; ok && i < n; i++) {
         ok = (r->columns[i] = ts_strdup(columns[i])) != NULL;
         if (ok)
-            r->fingerprint =
-                ts_mix64(r->fingerprint ^ XXH3_64bits(columns[i], strlen(columns[i])));
+            r->fingerprint = ts_mix64(r->fingerprint ^ XXH3_64bits(columns[i], strlen(columns[i])));
     }
     if (!ok) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %zu column names", n);
     r->fingerprint = ts_mix64(r->fingerprint ^ XXH3_64bits(r->separator, strlen(r->separator)));

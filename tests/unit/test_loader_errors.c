@@ -48,6 +48,59 @@ static void test_text_bad_input(void **state)
     ts_file_fault(0, 0, 0);
 }
 
+/* Files of ours under another dataset_type, and of other tools: what it is and what fits. */
+static void test_foreign_formats(void **state)
+{
+    (void)state;
+    static const uint32_t ids[40] = {5, 6, 7, 8};
+    static const struct {
+        const char *head;
+        size_t n;
+        const char *what, *advice;
+    } formats[] = {
+        {"GGUF\3\0\0\0", 8, "a model in GGUF", "weights"},
+        {"\x40\0\0\0\0\0\0\0{\"__metadata__\"", 23, "safetensors", "load_parameters_path=FOLDER"},
+        {"PAR1\x15\4", 6, "a Parquet file", "JSON lines"},
+        {"PK\3\4\x14", 5, "a zip archive", "unpack it"},
+        {"\x28\xb5\x2f\xfd\4", 5, "zstd", "unzstd"},
+        {"BZh91AY&SY\x12", 11, "bzip2", "bunzip2"},
+        {"\xfd"
+         "7zXZ\0",
+         6, "xz", "unxz"},
+        {"\x7f\x45LF\2\1", 6, "a program", "text"},
+        {"\xff\xfeh\0i\0", 6, "UTF-16", "iconv"},
+        {"ARROW1\0\0", 8, "an Arrow file", "JSON lines"},
+        {"%PDF-1.7", 8, "a PDF", "pdftotext"},
+    };
+    const char *path = put_tokens("ids.bin", 20240520, 1, 40, ids, 40);
+    ts_loader_options o = options(TS_DATA_TEXT, &path, 1, 1, 8);
+    open_fails(&o, TS_DATA_LOSS, "a token file", "set dataset_type=tokens");
+    o.type = TS_DATA_JSONL;
+    open_fails(&o, TS_DATA_LOSS, "a token file", "set dataset_type=tokens");
+    o.type = TS_DATA_TEXT;
+    path = put_tokens("wide.bin", 20240801, 7, 40, ids, 40);
+    open_fails(&o, TS_DATA_LOSS, "a token file", "set dataset_type=tokens");
+    char text[600];
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        memset(text, 'x', sizeof text);
+        memcpy(text, formats[i].head, formats[i].n);
+        path = put("foreign.txt", text, sizeof text);
+        for (int type = 0; type < 3; type++) {
+            static const ts_data_type types[] = {TS_DATA_TEXT, TS_DATA_JSONL, TS_DATA_TOKENS};
+            o.type = types[type];
+            open_fails(&o, TS_DATA_LOSS, formats[i].what, formats[i].advice);
+        }
+    }
+    memcpy(text + 257, "ustar", 5);
+    memset(text, 'a', 100);
+    path = put("foreign.tar", text, sizeof text);
+    o.type = TS_DATA_TEXT;
+    open_fails(&o, TS_DATA_LOSS, "a tar archive", "tar -xf");
+    /* Text that only begins like one of them. */
+    path = put_text("story.txt", "BZh was the name; PAR for the course, GGU and more of the same.");
+    ts_loader_free(open_ok(&o));
+}
+
 static void test_options_refused(void **state)
 {
     (void)state;
@@ -64,6 +117,12 @@ static void test_options_refused(void **state)
     o = good;
     o.eval_fraction = 1;
     open_fails(&o, TS_INVALID_ARGUMENT, "eval_fraction=1", "0.1");
+    o = good;
+    o.eval_fraction = 1.0000001;
+    open_fails(&o, TS_INVALID_ARGUMENT, "eval_fraction=1.0000001;", "0.1");
+    o = good;
+    o.eval_fraction = 0.9999999;
+    open_fails(&o, TS_INVALID_ARGUMENT, "eval_fraction=0.9999999)", "");
     o = good;
     o.eval_fraction = 0.0 / 0.0;
     open_fails(&o, TS_INVALID_ARGUMENT, "eval_fraction", "below 1");
@@ -266,7 +325,7 @@ int main(void)
         cmocka_unit_test(test_text_bad_input),   cmocka_unit_test(test_options_refused),
         cmocka_unit_test(test_tokens_bad_input), cmocka_unit_test(test_jsonl_bad_rows),
         cmocka_unit_test(test_jsonl_long_rows),  cmocka_unit_test(test_jsonl_changed_file),
-        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_every_failure),    cmocka_unit_test(test_foreign_formats),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
