@@ -23,6 +23,7 @@ static const ts_adamw_options adamw = {0.9, 0.95, 1e-8, 0.01};
 
 typedef struct parity {
     const ts_config *config;
+    const char *model, *reference; /* paths, for messages */
     ts_parity_report *report;
     ts_tensors *golden;
     ts_source source;
@@ -93,7 +94,9 @@ static ts_status compare(parity *p, const char *name, bound_kind kind, const flo
 static ts_status find(parity *p, const char *name, const ts_tensor **out, ts_error *err)
 {
     *out = ts_tensors_find(p->golden, name);
-    return *out ? TS_OK : TS_ERROR(err, TS_DATA_LOSS, "the reference file has no tensor %s", name);
+    return *out ? TS_OK
+                : TS_ERROR(err, TS_DATA_LOSS, "%s: the reference has no tensor %s", p->reference,
+                           name);
 }
 
 /* n f32 values of a reference tensor that must have exactly that many. Owns: caller. */
@@ -104,8 +107,8 @@ static ts_status reference(parity *p, const char *name, size_t n, float **out, t
     TS_TRY(find(p, name, &x, err));
     if (x->count != n)
         return TS_ERROR(err, TS_DATA_LOSS,
-                        "reference tensor %s has %llu elements; this model gives %zu", name,
-                        (unsigned long long)x->count, n);
+                        "%s: reference tensor %s has %llu elements; this model gives %zu (%s)",
+                        p->reference, name, (unsigned long long)x->count, n, p->model);
     if (!(*out = ts_alloc(n * sizeof(float) + 1)))
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for tensor %s", name);
     ts_status status = ts_tensors_read_f32(p->golden, x, 0, n, *out, err);
@@ -125,7 +128,8 @@ static ts_status read_batch(parity *p, ts_error *err)
     if (ids->rank != 2 || labels->rank != 2 || ids->count == 0 || ids->dim[0] != labels->dim[0] ||
         ids->dim[1] != labels->dim[1])
         return TS_ERROR(err, TS_DATA_LOSS,
-                        "the reference's input_ids and labels must both be [rows, sequence]");
+                        "%s: the reference's input_ids and labels must both be [rows, sequence]",
+                        p->reference);
     p->rows = ids->dim[0];
     p->sequence = ids->dim[1];
     size_t n = (size_t)ids->count, table = (size_t)(p->sequence * (p->source.model.head_dim / 2));
@@ -139,8 +143,9 @@ static ts_status read_batch(parity *p, ts_error *err)
     TS_TRY(ts_tensors_read_i32(p->golden, labels, 0, n, p->labels, err));
     for (size_t i = 0; i < n; i++) {
         if (p->tokens[i] < 0 || p->tokens[i] >= p->source.model.vocab)
-            return TS_ERROR(err, TS_DATA_LOSS, "input_ids holds %d; the model's vocabulary is %lld",
-                            p->tokens[i], (long long)p->source.model.vocab);
+            return TS_ERROR(err, TS_DATA_LOSS,
+                            "%s: input_ids holds %d; the model's vocabulary is %lld (%s)",
+                            p->reference, p->tokens[i], (long long)p->source.model.vocab, p->model);
         bool last = (i + 1) % (size_t)p->sequence == 0;
         p->labels[i] = last || p->labels[i + 1] < 0 ? -1 : p->labels[i + 1];
     }
@@ -341,7 +346,11 @@ static ts_status steps(parity *p, ts_error *err)
 ts_status ts_parity(const ts_config *c, const char *model, const char *golden,
                     ts_parity_report *report, ts_error *err)
 {
-    parity p = {.config = c, .report = report, .exact = c->compute_dtype == TS_F32};
+    parity p = {.config = c,
+                .model = model,
+                .reference = golden,
+                .report = report,
+                .exact = c->compute_dtype == TS_F32};
     *report = (ts_parity_report){.ok = true};
     ts_status status = ts_source_open(model, &p.source, err);
     if (status == TS_OK) status = ts_tensors_open(golden, &p.golden, err);

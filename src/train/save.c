@@ -1,8 +1,13 @@
 /* train/save.c – checkpoints of a run: what is saved, and where a run begins.
  *
- * State beside the tensors: the model's description, the data loader's position, the configuration as text. The
- * loss of a resumed run equals the unbroken run's because every number that the next step reads is in here.
+ * State beside the tensors: the model's description, the data loader's position, the last evaluation, the
+ * configuration as text. The loss of a resumed run equals the unbroken run's because every number that the next
+ * step reads is in here. Weights are taken only where the model they were trained as is this run's model.
  */
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 
 #include "base/file.h"
 #include "train/run.h"
@@ -20,6 +25,26 @@ static ts_status fill_entry(void *context, uint64_t first, size_t n, float *to, 
     return ts_download(t->buffer, to, t->offset + first * sizeof(float), n * sizeof(float), err);
 }
 
+enum { FINGERPRINT = 17 };
+
+static const char *eval_fingerprint(const ts_run *r, char text[FINGERPRINT])
+{
+    snprintf(text, FINGERPRINT, "%016" PRIx64, ts_loader_get_state(r->eval_data).fingerprint);
+    return text;
+}
+
+/* The evaluation of exactly this step, and the data it was made on: a run that has reached its target
+ * is known by it when it is started again. NULL when there was none; *bad when memory is out. */
+static json_t *describe_evaluation(const ts_run *r, int *bad)
+{
+    char data[FINGERPRINT];
+    if (!r->eval_data || r->evaluated != r->step || !isfinite(r->eval_loss)) return NULL;
+    json_t *o = json_object();
+    *bad |= json_object_set_new(o, "loss", json_real(r->eval_loss));
+    *bad |= json_object_set_new(o, "data", json_string(eval_fingerprint(r, data)));
+    return o;
+}
+
 static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
 {
     ts_string text = ts_string_new(TS_CONFIG_TEXT_MAX);
@@ -33,6 +58,8 @@ static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
         bad |= json_object_set(o, "data", loader);
         bad |= json_object_set_new(o, "config", json_stringn(text.data, text.length));
         bad |= json_object_set_new(o, "nonfinite_steps", json_integer(r->nonfinite));
+        json_t *evaluation = describe_evaluation(r, &bad);
+        if (evaluation) bad |= json_object_set_new(o, "evaluation", evaluation);
     }
     ts_string_free(&text);
     json_decref(loader);
@@ -82,13 +109,45 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* A run continues with the model it began with: a size would not fit, and another epsilon or theta
- * would fit and be wrong. */
-static ts_status same_model(const ts_run *r, const json_t *was, ts_error *err)
+/* What a description calls a thing, the configuration calls so. */
+static const char *key_of(const char *name)
+{
+    static const char *const keys[][2] = {
+        {"vocab", "vocab_size"},
+        {"hidden", "base_emb_dim"},
+        {"ffn", "base_mlp_dim"},
+        {"layers", "base_num_decoder_layers"},
+        {"heads", "base_num_query_heads"},
+        {"kv_heads", "base_num_kv_heads"},
+        {"tied", "logits_via_embedding"},
+        {"norm_eps", "normalization_layer_epsilon"},
+        {"rope", "rope_type"},
+        {"rope_theta", "rope_max_timescale"},
+        {"rope_factor", "rope_scaling_factor"},
+        {"rope_low", "rope_low_freq_factor"},
+        {"rope_high", "rope_high_freq_factor"},
+        {"rope_original", "rope_original_max_position"},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(keys[i][0], name)) return keys[i][1];
+    return name;
+}
+
+static bool is_default_rope(const json_t *model)
+{
+    const char *rope = json_string_value(json_object_get(model, "rope"));
+    return rope && strcmp(rope, "default") == 0;
+}
+
+/* A size that differs would not fit; another theta, epsilon or head would fit and be wrong. The factors
+ * of a scaling matter only where frequencies are scaled. where: "checkpoint" and the like. */
+static ts_status same_model(const ts_run *r, const json_t *was, const char *where, ts_error *err)
 {
     static const char *const free_to_change[] = {"max_positions", "tokenizer_type", "bos_id",
                                                  "eos_id", "pad_id"};
+    static const char *const scaling[] = {"rope_factor", "rope_low", "rope_high", "rope_original"};
     json_t *now = ts_source_describe(&r->model, r->tokenizer), *value;
+    bool unscaled = is_default_rope(now) && is_default_rope(was);
     const char *key;
     ts_status status = now ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
     json_object_foreach(now, key, value)
@@ -97,12 +156,15 @@ static ts_status same_model(const ts_run *r, const json_t *was, ts_error *err)
         bool matters = true;
         for (size_t i = 0; i < sizeof free_to_change / sizeof *free_to_change; i++)
             matters &= strcmp(key, free_to_change[i]) != 0;
+        for (size_t i = 0; unscaled && i < sizeof scaling / sizeof *scaling; i++)
+            matters &= strcmp(key, scaling[i]) != 0;
         if (!matters || status != TS_OK || json_equal(before, value)) continue;
-        char *a = before ? ts_json_dump(before, 0) : NULL;
-        char *b = ts_json_dump(value, 0);
-        status = TS_ERROR(err, TS_FAILED_PRECONDITION,
-                          "the model of the checkpoint has %s=%s, the one of this configuration %s",
-                          key, a ? a : "nothing", b ? b : "another");
+        char *a = before ? ts_json_dump(before, JSON_REAL_PRECISION(12)) : NULL;
+        char *b = ts_json_dump(value, JSON_REAL_PRECISION(12));
+        status =
+            TS_ERROR(err, TS_FAILED_PRECONDITION,
+                     "the model of the %s has %s=%s, the one of this configuration %s (key %s)",
+                     where, key, a ? a : "nothing", b ? b : "another", key_of(key));
         ts_free(a);
         ts_free(b);
     }
@@ -110,19 +172,42 @@ static ts_status same_model(const ts_run *r, const json_t *was, ts_error *err)
     return status;
 }
 
-/* Parameters, moments, step and data position. */
-static ts_status restore(ts_run *r, ts_checkpoint *c, ts_error *err)
+/* A run whose last evaluation reached the target it is started with again has nothing left to do. */
+static void take_evaluation(ts_run *r, const json_t *evaluation)
+{
+    const json_t *loss = json_object_get(evaluation, "loss");
+    const char *data = json_string_value(json_object_get(evaluation, "data"));
+    double target = r->config->target_eval_loss;
+    char now[FINGERPRINT];
+    if (!r->eval_data || !json_is_real(loss) || !data || strcmp(data, eval_fingerprint(r, now)))
+        return;
+    r->evaluated = r->step;
+    r->eval_loss = json_real_value(loss);
+    if (!(target > 0) || r->eval_loss > target || r->step >= r->config->steps) return;
+    r->stop = true;
+    ts__run_line(r, "run %s has reached target_eval_loss=%g at step %lld (%g); nothing to do",
+                 r->config->run_name, target, (long long)r->step, r->eval_loss);
+}
+
+/* Parameters, moments and step. */
+static ts_status restore_model(ts_run *r, ts_checkpoint *c, ts_error *err)
 {
     const json_t *state = ts_checkpoint_state(c);
-    ts_loader_state position;
-    TS_TRY(same_model(r, json_object_get(state, "model"), err));
+    TS_TRY(same_model(r, json_object_get(state, "model"), "checkpoint", err));
     TS_TRY(ts_state_load(r->state, ts_checkpoint_tensors(c), err));
     TS_TRY(ts_state_load_moments(r->state, ts_checkpoint_tensors(c), err));
-    TS_TRY(ts_loader_state_from_json(json_object_get(state, "data"), &position, err));
-    TS_TRY(ts_loader_set_state(r->train_data, &position, err));
     r->step = ts_checkpoint_step(c);
     r->nonfinite = json_integer_value(json_object_get(state, "nonfinite_steps"));
     return TS_OK;
+}
+
+static ts_status restore(ts_run *r, ts_checkpoint *c, ts_error *err)
+{
+    ts_loader_state position;
+    TS_TRY(restore_model(r, c, err));
+    const json_t *data = json_object_get(ts_checkpoint_state(c), "data");
+    TS_TRY(ts_loader_state_from_json(data, &position, err));
+    return ts_loader_set_state(r->train_data, &position, err);
 }
 
 static ts_status continue_run(ts_run *r, bool *found, ts_error *err)
@@ -146,6 +231,7 @@ static ts_status continue_run(ts_run *r, bool *found, ts_error *err)
             r->saved_step = r->step;
             ts__run_line(r, "continuing run %s from %s", r->config->run_name,
                          ts_checkpoint_path(c));
+            take_evaluation(r, json_object_get(ts_checkpoint_state(c), "evaluation"));
         }
     }
     ts_checkpoint_close(c);
@@ -153,16 +239,29 @@ static ts_status continue_run(ts_run *r, bool *found, ts_error *err)
     return status;
 }
 
+/* Another run's state goes on with its data where this run has the same, in the same order. */
+static ts_status take_position(ts_run *r, ts_checkpoint *c, bool *fits, ts_error *err)
+{
+    const json_t *data = json_object_get(ts_checkpoint_state(c), "data");
+    ts_loader_state position;
+    TS_TRY(ts_loader_state_from_json(data, &position, err));
+    *fits = position.fingerprint == ts_loader_get_state(r->train_data).fingerprint;
+    return *fits ? ts_loader_set_state(r->train_data, &position, err) : TS_OK;
+}
+
 static ts_status load_full_state(ts_run *r, const char *path, ts_error *err)
 {
     ts_checkpoint *c = NULL;
+    bool fits = false;
     TS_TRY(ts_checkpoint_open(path, &c, err));
-    ts_status status = ts_state_load(r->state, ts_checkpoint_tensors(c), err);
-    if (status == TS_OK) status = ts_state_load_moments(r->state, ts_checkpoint_tensors(c), err);
-    if (status == TS_OK) {
-        r->step = ts_checkpoint_step(c);
-        ts__run_line(r, "weights, moments and step %lld from %s", (long long)r->step, path);
-    }
+    ts_status status = restore_model(r, c, err);
+    if (status == TS_OK) status = take_position(r, c, &fits, err);
+    if (status == TS_OK)
+        ts__run_line(r, "weights, moments and step %lld from %s; %s", (long long)r->step, path,
+                     fits ? "the data goes on where it was"
+                          : "the data or its order is another, so it starts afresh");
+    else
+        ts__error_context(err, "loading the state from %s", path);
     ts_checkpoint_close(c);
     return status;
 }
@@ -171,7 +270,11 @@ static ts_status load_weights(ts_run *r, const char *path, ts_error *err)
 {
     ts_source s;
     TS_TRY(ts_source_open(path, &s, err));
-    ts_status status = ts_state_load(r->state, s.tensors, err);
+    json_t *model = ts_source_describe(&s.model, s.tokenizer);
+    ts_status status = model ? same_model(r, model, s.checkpoint ? "checkpoint" : "folder", err)
+                             : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
+    json_decref(model);
+    if (status == TS_OK) status = ts_state_load(r->state, s.tensors, err);
     if (status == TS_OK)
         ts__run_line(r, "weights from %s", path);
     else

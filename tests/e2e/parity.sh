@@ -56,7 +56,7 @@ expect 0 parity "$model" --golden "$work/changed.safetensors"
 
 # Another model's reference has tensors of other sizes: no comparison at all.
 expect 3 parity "$model" --golden "$shared/golden/tiny-llama31/golden.safetensors"
-says_like err 'reference tensor .* has [0-9]+ elements; this model gives [0-9]+'
+says_like err "$shared/golden/tiny-llama31/golden.safetensors: reference tensor .* has [0-9]+ elements; this model gives [0-9]+ \\($model\\)"
 
 # ---- what cannot be compared ---------------------------------------------------------------------
 expect 2 parity
@@ -71,6 +71,6 @@ head -c 3000 "$golden" >"$work/cut.safetensors"
 expect 3 parity "$model" --golden "$work/cut.safetensors"
 says err "$work/cut.safetensors"
 expect 3 parity "$model" --golden "$model/model.safetensors"
-says err 'input_ids'
+says err "$model/model.safetensors: the reference has no tensor input_ids"
 [ -s "$out" ] && fail 'a failed comparison printed a table'
 finish

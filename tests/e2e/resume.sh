@@ -93,10 +93,46 @@ expect 2 train base.yml $tiny run_name=both load_parameters_path="$step_6" \
 says err 'keep one of the two'
 expect 2 train base.yml $tiny run_name=none load_parameters_path="$work/runs/text-whole/checkpoints/7"
 says err 'does not exist'
-expect 3 train base.yml $tiny run_name=wide base_mlp_dim=32 load_parameters_path="$work/runs/text-whole/checkpoints/6"
-says err 'mlp'
-[ ! -e "$work/runs/wide/checkpoints" ] || [ -z "$(steps_of wide)" ] ||
-    fail "a run that could not start wrote a checkpoint"
+# other KEY=VALUE TEXT: another model than the checkpoint's is refused by name, however it is loaded.
+other() {
+    for path in load_parameters_path load_full_state_path; do
+        expect 2 train base.yml $tiny run_name=other $text "$1" $path="$step_6"
+        says err "from $step_6"
+        says err "the model of the checkpoint has $2 (key ${1%%=*})"
+        [ -z "$(steps_of other)" ] || fail "a run that could not start wrote a checkpoint: $1 $path"
+    done
+}
+other base_mlp_dim=32 'ffn=24, the one of this configuration 32'
+other rope_max_timescale=500000 'rope_theta=10000.0, the one of this configuration 500000.0'
+other normalization_layer_epsilon=1e-6 'norm_eps=1e-5, the one of this configuration 1e-6'
+other logits_via_embedding=true 'tied=false, the one of this configuration true'
+other rope_type=llama3.1 'rope="default", the one of this configuration "llama3"'
+# Factors of a scaling that neither model has are no difference.
+train factors $text rope_scaling_factor=4 load_parameters_path="$step_6" steps=1
+
+# The data goes on where the state's run stood, if it is the same; step 7 then sees the same batch.
+train on $text steps=8
+train half $text steps=4 learning_rate_schedule_steps=8
+train goes-on $text steps=8 load_full_state_path="$work/runs/half/checkpoints/4"
+says out 'the data goes on where it was'
+[ "$(losses on | tail -n 4)" = "$(losses goes-on)" ] || fail 'a whole state does not go on to the bit'
+awk '{ print "other " $0 }' "$work/book.txt" >"$work/book2.txt"
+train afresh dataset_type=text dataset_path="$work/book2.txt" steps=8 \
+    load_full_state_path="$work/runs/half/checkpoints/4"
+says out 'the data or its order is another, so it starts afresh'
+
+# ---- a target that was reached -------------------------------------------------------------------
+goal="$text eval_fraction=0.1 eval_interval=2 steps=40"
+train target $goal target_eval_loss=100
+says out 'target_eval_loss'
+[ "$(steps_of target)" = "0 2" ] || fail "the target was not reached at step 2: $(steps_of target)"
+cp -r "$work/runs/target" "$work/target"
+train target $goal target_eval_loss=100
+says out 'run target has reached target_eval_loss=100 at step 2'
+says_not out 'completed step'
+diff -r "$work/target" "$work/runs/target" >/dev/null || fail 'a finished run changed its folder'
+train target $goal target_eval_loss=0.001 steps=4
+says_like out '^completed step: 3, '
 
 # ---- a damaged newest checkpoint is named, and the one before continues --------------------------
 train damaged $text steps=4 checkpoint_period=2
@@ -134,6 +170,10 @@ if [ -e "$shared/golden/tiny-llama3/model.safetensors" ]; then
     expect 0 train base.yml $ids run_name=keys load_parameters_path="$published" head_dim=16 $shape
     [ "$(losses keys)" = "$(losses published | head -n 3)" ] ||
         fail "model_path and load_parameters_path differ: $(losses keys), $(losses published)"
+    expect 2 train base.yml $ids run_name=theta load_parameters_path="$published" head_dim=16 $shape \
+        rope_max_timescale=1234
+    says err 'the model of the folder has rope_theta='
+    says err 'the one of this configuration 1234.0 (key rope_max_timescale)'
     expect 2 train base.yml $ids run_name=clash model_path="$published" base_emb_dim=8
     says err 'base_emb_dim'
 fi
