@@ -225,6 +225,7 @@ static ts_status write_config(const ts_run *r, ts_error *err)
 
 ts_status ts__run_prepare(ts_run *r, ts_error *err)
 {
+    TS_TRY(ts_config_check_output(r->config, err));
     TS_TRY(ts__open_engine(r->config, &r->engine, err));
     ts__run_line(r, "engine %s%s", r->engine->vtable->describe(r->engine),
                  strcmp(r->config->engine, "auto") == 0 ? " (engine=auto: no accelerator in use)"
@@ -237,7 +238,7 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
     TS_TRY(ts__metrics_open(r->config, &r->metrics, err));
     TS_TRY(compile(r, err));
     TS_TRY(ts__run_start(r, err));
-    return r->step < r->config->steps ? write_config(r, err) : TS_OK;
+    return r->step < r->config->steps && !r->stop ? write_config(r, err) : TS_OK;
 }
 
 void ts__run_release(ts_run *r)

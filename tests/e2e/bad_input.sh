@@ -34,6 +34,14 @@ bad 3 "$work/broken.jsonl" dataset_type=jsonl dataset_path="$work/broken.jsonl"
 says err 'broken.jsonl:2: '
 bad 3 "$work/other.jsonl" dataset_type=jsonl dataset_path="$work/other.jsonl"
 bad 3 'magic number' dataset_type=tokens dataset_path="$work/book.txt"
+# Files of ours under another dataset_type, and weights: what they are and what fits.
+{ printf '\210\330\064\001\001\000\000\000'; head -c 2000 /dev/zero; } >"$work/ids.txt"
+bad 3 'ids.txt is a token file (llm.c'"'"'s .bin); dataset_type=text reads plain files: set dataset_type=tokens' \
+    dataset_type=text dataset_path="$work/ids.txt"
+printf 'GGUF\003\000\000\000' >"$work/weights.txt"
+bad 3 'is a model in GGUF' dataset_type=text dataset_path="$work/weights.txt"
+expect 0 train base.yml $tiny run_name=asrows dataset_type=text dataset_path="$work/broken.jsonl"
+says err 'dataset_type=jsonl takes the text out of its rows'
 expect 0 train base.yml $tiny run_name=skipping dataset_type=jsonl \
     dataset_path="$work/broken.jsonl" on_bad_row=skip num_epoch=40
 says out 'bad rows were skipped'
@@ -100,6 +108,14 @@ says err 'expected key=value'
 mkdir "$work/folder.yml"
 expect 2 train "$work/folder.yml"
 says err "$work/folder.yml"
+printf '# all defaults\n' >"$work/empty.yml"
+expect 2 train "$work/empty.yml" $tiny run_name=t
+says err 'has no key at all'
+printf '\357\273\277steps: 1\r\nlearning_rate: 1e-3\r\n' >"$work/mark.yml"
+expect 0 train "$work/mark.yml" $(echo $tiny | sed 's/steps=4 learning_rate=1e-2//') run_name=mark
+[ "$(losses mark | wc -l)" = 1 ] || fail 'a file with a mark and CRLF was not read'
+expect 2 train base.yml $tiny 'adamw_mask=['
+says err 'adamw_mask=[   a bracket or quote is not closed'
 printf 'steps: 3\nsteps: 4\n' >"$work/twice.yml"
 expect 2 train "$work/twice.yml" $tiny run_name=t
 says err steps
@@ -129,6 +145,19 @@ says err "$work/none does not exist"
 
 # ---- where the output goes -----------------------------------------------------------------------
 bad 2 'is a file' base_output_directory="$work/book.txt"
+bad 2 '/proc belongs to the kernel and takes no files' base_output_directory=/proc/x
+mkdir "$work/here"
+cd "$work/here" || exit 1
+: >maxtext_output
+expect 2 train base.yml $tiny base_output_directory= run_name=r
+says err 'base_output_directory=./maxtext_output   ./maxtext_output is a file'
+says_not out 'engine'
+home=${HOME-/}
+export HOME="$work/here"
+expect 0 train base.yml $tiny 'base_output_directory=~/zz' run_name=r
+export HOME="$home"
+[ -d "$work/here/zz/r/checkpoints" ] && [ ! -e '~' ] || fail '~/ is not the home folder'
+cd "$root" || exit 1
 mkdir -p "$work/runs"
 : >"$work/runs/afile"
 expect 2 train base.yml $tiny run_name=afile
