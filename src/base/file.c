@@ -75,6 +75,7 @@ const char *ts__errno_words(int e)
     case EROFS: return "the file system is read-only";
     case ENOSPC: return "no space left on the disk; free some, or choose another folder";
     case EDQUOT: return "the disk quota is used up";
+    case EFBIG: return "the file may not grow further (ulimit -f, or the file system's limit)";
     case ENOTDIR: return "a part of the path is a file; expected a folder";
     case EISDIR: return "is a folder; expected a file";
     case EIO: return "input/output error of the disk";

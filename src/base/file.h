@@ -44,11 +44,18 @@ ts_status ts_remove_tree(const char *path, ts_error *err);        /* never follo
 ts_status ts_list_folder(const char *path, char ***names, size_t *n, ts_error *err);
 void ts_names_free(char **names, size_t n);
 
+/* A lock between processes, of the kernel: it ends with the process, however that ends. */
+typedef struct ts_lock ts_lock;
+/* Makes the file and takes its lock, without waiting; the file says which process and host hold it.
+ * FAILED_PRECONDITION names the other holder. UNIMPLEMENTED: this file system knows no locks. */
+ts_status ts_lock_take(const char *path, ts_lock **out, ts_error *err);
+void ts_lock_release(ts_lock *l);                                 /* the file stays, empty; NULL is fine */
+
 /* Tests: the nth call from now that touches the kernel fails with errno e (0 = off). op is a bit set
  * of TS_FAULT_*; a short write is errno 0. */
 enum {
     TS_FAULT_OPEN = 1, TS_FAULT_READ = 2, TS_FAULT_WRITE = 4,
-    TS_FAULT_SYNC = 8, TS_FAULT_RENAME = 16, TS_FAULT_MKDIR = 32
+    TS_FAULT_SYNC = 8, TS_FAULT_RENAME = 16, TS_FAULT_MKDIR = 32, TS_FAULT_LOCK = 64
 };
 void ts_file_fault(unsigned op, uint64_t nth, int e);
 

@@ -6,9 +6,11 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -260,6 +262,60 @@ static void test_remove_never_follows(void **state)
     assert_int_equal(ts_remove_tree(in_root("never/was"), &err), TS_OK);
 }
 
+static void take_and_die(const char *path)
+{
+    ts_lock *l;
+    _exit(ts_lock_take(path, &l, NULL) == TS_OK && raise(SIGKILL) == 0);
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    ts_lock *a, *b;
+    char holder[64];
+    const char *path = in_root("lock");
+    assert_int_equal(ts_lock_take(path, &a, &err), TS_OK);
+    snprintf(holder, sizeof holder, "is held by process %ld on ", (long)getpid());
+    expect(ts_lock_take(path, &b, &err), TS_FAILED_PRECONDITION, &err, holder);
+    assert_null(b);
+    ts_lock_release(a);
+    err = (ts_error){0};
+    assert_int_equal(ts_lock_take(path, &a, &err), TS_OK);
+    ts_lock_release(a);
+    ts_lock_release(NULL);
+    /* A killed process holds nothing. */
+    pid_t child = fork();
+    int how;
+    assert_true(child >= 0);
+    if (child == 0) take_and_die(path);
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_int_equal(ts_lock_take(path, &a, &err), TS_OK);
+    ts_lock_release(a);
+    static const struct {
+        int e;
+        ts_status status;
+        const char *part;
+    } failing[] = {{ENOLCK, TS_UNIMPLEMENTED, "no locks"},
+                   {EOPNOTSUPP, TS_UNIMPLEMENTED, "no locks"},
+                   {EIO, TS_UNKNOWN, "input/output"}};
+    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++) {
+        err = (ts_error){0};
+        ts_file_fault(TS_FAULT_LOCK, 1, failing[i].e);
+        expect(ts_lock_take(path, &a, &err), failing[i].status, &err, failing[i].part);
+    }
+    err = (ts_error){0};
+    expect(ts_lock_take(in_root("no/folder"), &a, &err), TS_NOT_FOUND, &err, "does not exist");
+    err = (ts_error){0};
+    ts_alloc_fail_at(1);
+    expect(ts_lock_take(path, &a, &err), TS_RESOURCE_EXHAUSTED, &err, "memory");
+    ts_alloc_fail_at(0);
+    err = (ts_error){0};
+    assert_int_equal(ts_lock_take(path, &a, &err), TS_OK); /* a failure left it free */
+    ts_lock_release(a);
+}
+
 static void test_join(void **state)
 {
     (void)state;
@@ -282,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_writer_failures_stick),
         cmocka_unit_test(test_folders),
         cmocka_unit_test(test_remove_never_follows),
+        cmocka_unit_test(test_lock),
         cmocka_unit_test(test_join),
     };
     return cmocka_run_group_tests_name("file", tests, make_root, remove_root);
