@@ -54,6 +54,12 @@ const char *ts_status_name(ts_status code);
 /* The exit code of cli.md for a status: 0, 1, 2, 3, 4, 5, 6 or 130. */
 int ts_status_exit_code(ts_status code);
 
+/* Bytes of the longest prefix of a text that is valid UTF-8: n when all of it is (no surrogates, no overlong
+ * forms). ts_utf8_complete: n less the bytes of a character at the end that is begun and could still become
+ * valid. */
+size_t ts_utf8_valid_prefix(const char *text, size_t n);
+size_t ts_utf8_complete(const char *text, size_t n);
+
 typedef enum ts_log_level { TS_LOG_DEBUG, TS_LOG_INFO, TS_LOG_WARNING, TS_LOG_ERROR } ts_log_level;
 typedef void (*ts_log_sink)(void *context, ts_log_level level, const char *line);
 /* Where the library's messages go; NULL drops them (the default). */
@@ -340,7 +346,7 @@ typedef struct ts_train_hooks {
     /* A finished line for people: engine, memory, evaluation, checkpoints. Never NULL text. */
     void (*line)(void *context, const char *text);
     void (*step)(void *context, const ts_step_info *info);
-    /* Asked after every step; what it returns is done at once. */
+    /* Asked after every step, before the first, and while text is sampled; what it returns is done at once. */
     ts_interrupt (*interrupt)(void *context);
     /* A piece of text sampled from the model (sample_interval); may be NULL. */
     void (*sample)(void *context, int64_t step, const char *text);
@@ -350,12 +356,13 @@ void ts_train_hooks_default(ts_train_hooks *h);
 typedef struct ts_train_result {
     int64_t steps;          /* reached in total */
     double loss, eval_loss; /* the last ones; NaN where there was none */
-    bool interrupted;       /* stopped by the interrupt hook, after a save */
+    bool interrupted;       /* stopped by the interrupt hook, after a save if a step was done */
     int64_t saved_step;     /* of the newest checkpoint written or loaded; −1: none */
 } ts_train_result;
 
 /* Trains, from the newest checkpoint of this run's name where there is one. ABORTED: a numerics policy stopped
- * it. Its checkpoints, metrics.jsonl and config.yml lie in <base_output_directory>/<run_name>. */
+ * it. FAILED_PRECONDITION: another process trains this run. Its checkpoints, metrics.jsonl, config.yml and
+ * lock lie in <base_output_directory>/<run_name>. */
 TS_MUST_CHECK ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks,
                                  ts_train_result *result, ts_error *err);
 /* "completed step: 41, seconds: 1.327, …" into buf; returns buf. */
@@ -392,6 +399,7 @@ typedef struct ts_generate_options {
     double top_p;       /* 1 = all */
     uint64_t seed;
     bool stop_at_eos;
+    bool text_only; /* only ids that the model's tokenizer has, where it has one */
 } ts_generate_options;
 void ts_generate_options_default(
     ts_generate_options *o); /* 128 tokens, greedy, seed 0, stops at eos */
@@ -403,9 +411,10 @@ void ts_generator_free(ts_generator *g); /* NULL is fine */
 /* Ids of a prompt (with bos) by the model's tokenizer. FAILED_PRECONDITION where it has none that is supported. */
 TS_MUST_CHECK ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids,
                                             size_t *n, ts_error *err);
-/* Bytes of ids; freed with ts_generator_release. */
+/* Bytes of ids, NUL behind them (and possibly among them: *bytes counts); freed with ts_generator_release. An
+ * id that the tokenizer does not have becomes U+FFFD, and the log says so once. Not all bytes are UTF-8. */
 TS_MUST_CHECK ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n,
-                                            char **text, ts_error *err);
+                                            char **text, size_t *bytes, ts_error *err);
 bool ts_generator_has_tokenizer(const ts_generator *g);
 void ts_generator_release(void *p); /* ids or text */
 /* Calls token(context, id) for each new id until max_new, eos or false. */

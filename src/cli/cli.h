@@ -22,6 +22,12 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* words behind the subcommand; the exit code */
 } cli_command;
 
+/* An example that learns something within minutes. */
+#define CLI_FIRST_RUN                                                                               \
+    "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=book.txt \\\n" \
+    "      run_name=first dtype=float32 remat_policy=none per_device_batch_size=16 \\\n"            \
+    "      max_target_length=256 learning_rate=2e-3 num_epoch=100 steps=300\n"
+
 int cli_train(int argc, char **argv);
 int cli_parity(int argc, char **argv);
 int cli_generate(int argc, char **argv);
@@ -39,13 +45,20 @@ bool cli_int(const cli_command *c, const char *option, const char *text, long lo
              long long most, long long *out);
 bool cli_real(const cli_command *c, const char *option, const char *text, double least, double most,
               double *out);
-/* JSON string with quotes, to f. */
-void cli_json_string(const char *s);
+/* A JSON string with quotes to standard output; U+FFFD for a byte that is no UTF-8. */
+void cli_json_string(const char *s, size_t n);
+/* A message of the library to standard error. */
+void cli_log(bool quiet, ts_log_level level, const char *line);
 
-/* Ctrl-C, SIGTERM, SIGUSR1 (signals.c). */
+/* Flushes standard output: 0, or the errno of the first failure of this process. */
+int cli_flush(void);
+/* The user was told why standard output failed: main need not. */
+void cli_stdout_failure_said(void);
+
+/* Ctrl-C, SIGTERM, SIGHUP, SIGUSR1; a reader that leaves the pipe is an error of the write (signals.c). */
 void cli_signals_install(void);
-ts_interrupt cli_signals_poll(void *unused);
-/* 130 after Ctrl-C, 75 after SIGTERM, else 0. */
+ts_interrupt cli_signals_poll(void);
+/* 130 after Ctrl-C, 129 after SIGHUP, 75 after SIGTERM, else 0. */
 int cli_signals_exit_code(void);
 
 #endif

@@ -36,6 +36,7 @@ typedef struct request {
     ts_generator *g;
     int32_t *new_id;     /* [max_new] */
     size_t n_new, shown; /* shown: bytes of the new text already printed */
+    bool prompt_shown, undecodable;
 } request;
 
 /* "1,2,3" */
@@ -61,28 +62,29 @@ static bool parse_ids(const char *text, int32_t **ids, size_t *n)
     return false;
 }
 
-/* Bytes of a UTF-8 text without a character that is begun and not finished at its end. */
-static size_t whole_characters(const char *s, size_t n)
+/* The prompt stands in front of the text, once there is some: an error comes alone. */
+static void show_prompt(request *r)
 {
-    for (size_t back = 1; back <= 3 && back <= n; back++) {
-        unsigned char c = (unsigned char)s[n - back];
-        if ((c & 0xc0) == 0x80) continue;
-        size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-        return length > back ? n - back : n;
-    }
-    return n;
+    if (r->prompt && !r->prompt_shown) fputs(r->prompt, stdout);
+    r->prompt_shown = true;
 }
 
 static void show_text(request *r, bool last)
 {
     ts_error err = {0};
     char *text;
-    if (ts_generator_decode(r->g, r->new_id, r->n_new, &text, &err) != TS_OK) return;
-    size_t n = strlen(text), upto = last ? n : whole_characters(text, n);
-    if (upto > r->shown) fwrite(text + r->shown, 1, upto - r->shown, stdout);
-    r->shown = upto > r->shown ? upto : r->shown;
-    fflush(stdout);
-    ts_generator_release(text);
+    size_t n;
+    show_prompt(r);
+    if (ts_generator_decode(r->g, r->new_id, r->n_new, &text, &n, &err) == TS_OK) {
+        size_t upto = last ? n : ts_utf8_complete(text, n);
+        if (upto > r->shown) fwrite(text + r->shown, 1, upto - r->shown, stdout);
+        r->shown = upto > r->shown ? upto : r->shown;
+        ts_generator_release(text);
+    } else if (!r->undecodable) {
+        r->undecodable = true;
+        fprintf(stderr, "tessera generate: warning: the text cannot be shown: %s\n", err.msg);
+    }
+    (void)cli_flush();
 }
 
 static bool on_token(void *context, int32_t id)
@@ -102,16 +104,21 @@ static void print_json(request *r, const int32_t *prompt, size_t n)
 {
     ts_error err = {0};
     char *text = NULL;
+    size_t bytes;
     printf("{\"prompt_ids\": [");
     print_ids(prompt, n, ", ");
     printf("], \"ids\": [");
     print_ids(r->new_id, r->n_new, ", ");
     printf("], \"text\": ");
-    if (ts_generator_has_tokenizer(r->g) &&
-        ts_generator_decode(r->g, r->new_id, r->n_new, &text, &err) == TS_OK)
-        cli_json_string(text);
+    ts_status status = ts_generator_has_tokenizer(r->g)
+                           ? ts_generator_decode(r->g, r->new_id, r->n_new, &text, &bytes, &err)
+                           : TS_FAILED_PRECONDITION;
+    if (status == TS_OK)
+        cli_json_string(text, bytes);
     else
         printf("null");
+    if (err.code != TS_OK)
+        fprintf(stderr, "tessera generate: warning: the text cannot be shown: %s\n", err.msg);
     printf("}\n");
     ts_generator_release(text);
 }
@@ -124,9 +131,9 @@ static int generate(request *r, const int32_t *prompt, size_t n)
         return cli_usage(&cli_generate_command, "memory is out for %lld tokens",
                          (long long)r->o.max_new);
     bool text = !r->print_ids && !r->json;
-    if (text && r->prompt) fputs(r->prompt, stdout);
+    r->o.text_only = text || r->prompt;
     ts_status status = ts_generate(r->g, prompt, n, &r->o, on_token, r, &err);
-    if (text) {
+    if (text && (status == TS_OK || r->n_new)) {
         show_text(r, true);
         putchar('\n');
     }

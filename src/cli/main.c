@@ -7,7 +7,9 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +35,7 @@ static void termination_log(const char *text)
 
 int cli_fail(const char *name, const ts_error *err)
 {
-    fflush(stdout);
+    (void)cli_flush();
     fprintf(stderr, "tessera %s: %s\n", name, err->msg);
     termination_log(err->msg);
     return ts_status_exit_code(err->code);
@@ -50,29 +52,54 @@ int cli_usage(const cli_command *c, const char *fmt, ...)
     return 2;
 }
 
-static void log_line(void *context, ts_log_level level, const char *line)
+void cli_log(bool quiet, ts_log_level level, const char *line)
 {
     static const char *const prefix[] = {"debug: ", "", "warning: ", "error: "};
-    bool quiet = *(bool *)context;
     if (level >= (quiet ? TS_LOG_WARNING : TS_LOG_INFO))
         fprintf(stderr, "tessera: %s%s\n", prefix[level], line);
 }
 
-void cli_json_string(const char *s)
+static void log_line(void *context, ts_log_level level, const char *line)
+{
+    cli_log(*(bool *)context, level, line);
+}
+
+static void json_character(unsigned char c)
+{
+    if (c == '"' || c == '\\')
+        printf("\\%c", c);
+    else if (c == '\n')
+        fputs("\\n", stdout);
+    else if (c < 0x20)
+        printf("\\u%04x", c);
+    else
+        putchar(c);
+}
+
+void cli_json_string(const char *s, size_t n)
 {
     putchar('"');
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            printf("\\%c", c);
-        else if (c == '\n')
-            fputs("\\n", stdout);
-        else if (c < 0x20)
-            printf("\\u%04x", c);
-        else
-            putchar(c);
+    for (size_t i = 0; i < n; i++) {
+        size_t valid = i + ts_utf8_valid_prefix(s + i, n - i);
+        for (; i < valid; i++) json_character((unsigned char)s[i]);
+        if (i < n) fputs("\\ufffd", stdout);
     }
     putchar('"');
+}
+
+static int stdout_failure;
+static bool stdout_failure_said;
+
+int cli_flush(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return stdout_failure;
+    if (!stdout_failure) stdout_failure = errno ? errno : EIO;
+    return stdout_failure;
+}
+
+void cli_stdout_failure_said(void)
+{
+    stdout_failure_said = true;
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -158,10 +185,7 @@ static void print_help(FILE *f)
             TS_VERSION);
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(f, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(
-        f,
-        "\ntessera COMMAND --help tells more. First run:\n"
-        "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=FILE.txt steps=200\n");
+    fprintf(f, "\ntessera COMMAND --help tells more. A first run, on any text:\n" CLI_FIRST_RUN);
 }
 
 static int unknown_command(const char *word)
@@ -221,11 +245,22 @@ static void wait_politely(char **argv)
     if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv("/proc/self/exe", argv);
 }
 
+/* A closed standard stream's number would go to the next file that is opened, and messages into a checkpoint. What
+ * is opened here can only be read: writing fails as on the closed one. */
+static void open_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDONLY) != fd) _exit(1);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
+    signal(SIGXFSZ, SIG_IGN); /* the write that goes beyond the limit fails and is reported */
     wait_politely(argv);
-    int code = run_words(argc, argv);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    fprintf(stderr, "tessera: standard output could not be written: %s\n", strerror(errno));
+    int code = run_words(argc, argv), failure = cli_flush();
+    if (!failure) return code;
+    if (!stdout_failure_said)
+        fprintf(stderr, "tessera: standard output could not be written: %s\n", strerror(failure));
     return code ? code : 1;
 }

@@ -32,7 +32,7 @@ static void print_json(const ts_parity_report *r)
     for (size_t i = 0; i < r->n; i++) {
         const ts_parity_row *t = &r->row[i];
         printf(i ? ",\n{\"name\": " : "\n{\"name\": ");
-        cli_json_string(t->name);
+        cli_json_string(t->name, strlen(t->name));
         if (isfinite(t->max_abs))
             printf(", \"max_abs\": %.6g, \"max_rel\": %.6g, ", t->max_abs, t->max_rel);
         else

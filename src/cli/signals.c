@@ -1,7 +1,8 @@
 /* cli/signals.c – what the user or the platform asks for while a run is going on.
  *
- * Ctrl-C: the first saves and stops, the second ends at once. SIGTERM saves and stops. SIGUSR1 saves and goes
- * on. Handlers only set flags; the loop asks after every step.
+ * Ctrl-C: the first saves and stops, the second ends at once. SIGTERM and SIGHUP, a terminal that is closed, save
+ * and stop; under nohup SIGHUP stays ignored. SIGUSR1 saves and goes on. Handlers only set flags; the loop asks
+ * after every step.
  */
 #include "cli/cli.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t interrupts, terminated, save_asked;
+static volatile sig_atomic_t interrupts, terminated, hung_up, save_asked;
 
 static void on_signal(int signal_number)
 {
@@ -17,6 +18,8 @@ static void on_signal(int signal_number)
         "\ntessera: stopping after this step; Ctrl-C again ends at once without saving\n";
     if (signal_number == SIGTERM)
         terminated = 1;
+    else if (signal_number == SIGHUP)
+        hung_up = 1;
     else if (signal_number == SIGUSR1)
         save_asked = 1;
     else if (interrupts++ == 0) {
@@ -29,7 +32,7 @@ static void on_signal(int signal_number)
 
 void cli_signals_install(void)
 {
-    struct sigaction a;
+    struct sigaction a, before;
     memset(&a, 0, sizeof a);
     a.sa_handler = on_signal;
     a.sa_flags = SA_RESTART;
@@ -37,13 +40,14 @@ void cli_signals_install(void)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGUSR1, &a, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &a, NULL);
     signal(SIGPIPE, SIG_IGN);
 }
 
-ts_interrupt cli_signals_poll(void *unused)
+ts_interrupt cli_signals_poll(void)
 {
-    (void)unused;
-    if (interrupts || terminated) return TS_SAVE_AND_STOP;
+    if (interrupts || terminated || hung_up) return TS_SAVE_AND_STOP;
     if (!save_asked) return TS_CONTINUE;
     save_asked = 0;
     return TS_SAVE_AND_GO_ON;
@@ -51,5 +55,5 @@ ts_interrupt cli_signals_poll(void *unused)
 
 int cli_signals_exit_code(void)
 {
-    return interrupts ? 130 : terminated ? 75 : 0;
+    return interrupts ? 130 : terminated ? 75 : hung_up ? 129 : 0;
 }

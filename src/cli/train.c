@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,27 +15,27 @@
 #include <unistd.h>
 
 static const char help[] =
-    "usage: tessera train [CONFIG.yml] [key=value …] [--quiet] [--plain]\n\n"
+    "usage: tessera train (CONFIG.yml | key=value) [key=value …] [--quiet] [--plain]\n\n"
     "  CONFIG.yml   base.yml by default: the copy inside the program where no such file exists\n"
     "  key=value    MaxText's keys and Tessera's; configs/base.yml explains every one\n"
     "  --plain      a line a step on a terminal too\n"
     "  --quiet      no step lines, only warnings and errors\n\n"
-    "A run of the same name continues from its newest checkpoint. Ctrl-C saves and stops, a second\n"
-    "one ends at once; SIGTERM saves and exits with 75; SIGUSR1 saves and goes on.\n\n"
-    "example:\n"
-    "  tessera train base.yml model_name=tessera-byte dataset_type=text dataset_path=book.txt \\\n"
-    "      run_name=first steps=200 per_device_batch_size=16 max_target_length=256 \\\n"
-    "      learning_rate=2e-3 dtype=float32\n\n"
-    "exit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 6 not finite, 75 SIGTERM,\n"
-    "130 Ctrl-C\n";
+    "A run of the same name continues from its newest checkpoint; only one process at a time may train\n"
+    "it. Ctrl-C saves and stops, a second one ends at once; SIGTERM, or a terminal that closes\n"
+    "(SIGHUP), saves and stops; SIGUSR1 saves and goes on. Who leaves the pipe stops the run, saved.\n\n"
+    "example:\n" CLI_FIRST_RUN
+    "\nexit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 6 not finite, 75 SIGTERM,\n"
+    "129 SIGHUP, 130 Ctrl-C\n";
 
 const cli_command cli_train_command = {"train", "trains a model", help, cli_train};
 
 typedef struct display {
     bool quiet, live; /* live: a terminal that gets one line, rewritten */
     bool shown;       /* the live line is on the screen */
-    double seconds;   /* smoothed time of a step */
-    double loss;      /* smoothed */
+    int failure;      /* errno of standard output; 0: it takes what it is given */
+    const char *run_folder;
+    double seconds; /* smoothed time of a step */
+    double loss;    /* smoothed */
 } display;
 
 static void clear_live(display *d)
@@ -43,13 +44,42 @@ static void clear_live(display *d)
     d->shown = false;
 }
 
+/* A reader that left (head) wants no more of the run, and it stops. A full disk behind the output does not: the
+ * metrics are elsewhere. */
+static void show(display *d)
+{
+    int failure = cli_flush();
+    if (!failure || d->failure) return;
+    d->failure = failure;
+    if (failure != EPIPE)
+        fprintf(stderr,
+                "tessera: warning: standard output cannot be written: %s; the run goes on, with "
+                "metrics.jsonl in %s\n",
+                strerror(failure), d->run_folder);
+}
+
+static ts_interrupt on_poll(void *context)
+{
+    const display *d = context;
+    return d->failure == EPIPE ? TS_SAVE_AND_STOP : cli_signals_poll();
+}
+
+/* Messages stand above the live line. */
+static void on_log(void *context, ts_log_level level, const char *line)
+{
+    display *d = context;
+    clear_live(d);
+    if (d->live) show(d);
+    cli_log(d->quiet, level, line);
+}
+
 static void on_line(void *context, const char *text)
 {
     display *d = context;
     if (d->quiet) return;
     clear_live(d);
     puts(text);
-    fflush(stdout);
+    show(d);
 }
 
 static void format_time(double seconds, char *buf, size_t n)
@@ -86,7 +116,7 @@ static void draw_live(display *d, const ts_step_info *i)
     snprintf(text + n, sizeof text - (size_t)n, "loss %.3f  %.0f tokens/s  %.3f s/step  %s left",
              d->loss, (double)i->slots / d->seconds, d->seconds, left);
     printf("\r\033[K%.*s", width - 1, text);
-    fflush(stdout);
+    show(d);
     d->shown = true;
 }
 
@@ -94,10 +124,10 @@ static void on_step(void *context, const ts_step_info *i)
 {
     display *d = context;
     char line[400];
-    double keep = d->seconds > 0 ? 0.9 : 0;
+    double keep = d->seconds > 0 ? 0.9 : 0, keep_loss = isfinite(d->loss) ? keep : 0;
     if (d->quiet) return;
     d->seconds = keep * d->seconds + (1 - keep) * i->seconds;
-    d->loss = keep * d->loss + (1 - keep) * i->loss;
+    d->loss = (keep_loss > 0 ? keep_loss * d->loss : 0) + (1 - keep_loss) * i->loss;
     bool milestone = i->step == 0 || i->step + 1 == i->steps ||
                      (i->step + 1) * 20 / i->steps != i->step * 20 / i->steps;
     if (!d->live || milestone || i->skipped) {
@@ -105,7 +135,7 @@ static void on_step(void *context, const ts_step_info *i)
         puts(ts_step_line(i, line, sizeof line));
     }
     if (d->live && i->step + 1 < i->steps) draw_live(d, i);
-    fflush(stdout);
+    show(d);
 }
 
 static void on_sample(void *context, int64_t step, const char *text)
@@ -114,7 +144,7 @@ static void on_sample(void *context, int64_t step, const char *text)
     if (d->quiet) return;
     clear_live(d);
     printf("sample after step %lld:\n%s\n", (long long)step, text);
-    fflush(stdout);
+    show(d);
 }
 
 static bool can_rewrite(void)
@@ -123,28 +153,57 @@ static bool can_rewrite(void)
     return isatty(STDOUT_FILENO) && term && *term && strcmp(term, "dumb") != 0;
 }
 
-static void show_config(const ts_config *c, bool quiet)
+/* The configuration would push a live line's terminal page away; what has no effect must be seen everywhere. */
+static void show_config(const ts_config *c, display *d)
 {
     const char *note;
-    for (size_t i = 0; !quiet && (note = ts_config_note(c, i)); i++)
+    for (size_t i = 0; !d->quiet && (note = ts_config_note(c, i)); i++)
         fprintf(stderr, "tessera: note: %s\n", note);
-    if (quiet || !ts_config_wants_log(c)) return;
+    if (d->quiet || d->live || !ts_config_wants_log(c)) return;
     char *text = ts_config_text(c);
     if (text) fputs(text, stdout);
     ts_text_free(text);
-    fflush(stdout);
+    show(d);
 }
 
-static void say_stopped(const ts_config *c, const ts_train_result *r)
+static void say_stopped(const ts_config *c, const display *d, const ts_train_result *r)
 {
+    char when[64] = "before the first step";
+    const char *why = d->failure == EPIPE ? "nobody reads standard output any more; " : "";
+    if (r->steps > 0) snprintf(when, sizeof when, "after step %lld", (long long)r->steps - 1);
     if (r->saved_step == r->steps)
-        fprintf(stderr, "tessera: stopped after step %lld; the same command continues %s\n",
-                (long long)r->steps - 1, ts_config_run_folder(c));
+        fprintf(stderr, "tessera: %sstopped %s; the same command continues %s\n", why, when,
+                ts_config_run_folder(c));
+    else if (r->steps == 0)
+        fprintf(stderr, "tessera: %sstopped %s\n", why, when);
     else
-        fprintf(
-            stderr,
-            "tessera: stopped after step %lld; nothing was saved (enable_checkpointing=false)\n",
-            (long long)r->steps - 1);
+        fprintf(stderr, "tessera: %sstopped %s; nothing was saved (enable_checkpointing=false)\n",
+                why, when);
+}
+
+static int train(const ts_config *c, display *d)
+{
+    ts_error err = {0};
+    ts_train_hooks hooks;
+    ts_train_result result;
+    d->run_folder = ts_config_run_folder(c);
+    show_config(c, d);
+    ts_train_hooks_default(&hooks);
+    hooks.context = d;
+    hooks.line = on_line;
+    hooks.step = on_step;
+    hooks.sample = on_sample;
+    hooks.interrupt = on_poll;
+    ts_log_set_sink(on_log, d);
+    ts_status status = ts_train(c, &hooks, &result, &err);
+    clear_live(d);
+    ts_log_set_sink(NULL, NULL); /* d ends here */
+    if (status != TS_OK) return cli_fail("train", &err);
+    if (!result.interrupted) return 0;
+    say_stopped(c, d, &result);
+    if (d->failure == EPIPE) cli_stdout_failure_said();
+    int code = cli_signals_exit_code();
+    return code ? code : 1;
 }
 
 int cli_train(int argc, char **argv)
@@ -158,27 +217,22 @@ int cli_train(int argc, char **argv)
         free(words);
         return 2;
     }
+    if (n == 0) {
+        free(words);
+        fprintf(stderr,
+                "tessera train: what shall be trained? base.yml alone is a model of 1.1 billion "
+                "parameters.\nA first run, on any text:\n" CLI_FIRST_RUN
+                "  tessera train --help shows what it takes\n");
+        return 2;
+    }
+    cli_signals_install();
     ts_config *c = NULL;
     ts_error err = {0};
     ts_status status = ts_config_load_words(words, n, &c, &err);
     free(words);
     if (status != TS_OK) return cli_fail("train", &err);
     d.live = !plain && !d.quiet && can_rewrite();
-    show_config(c, d.quiet || d.live);
-    ts_train_hooks hooks;
-    ts_train_hooks_default(&hooks);
-    hooks.context = &d;
-    hooks.line = on_line;
-    hooks.step = on_step;
-    hooks.sample = on_sample;
-    hooks.interrupt = cli_signals_poll;
-    cli_signals_install();
-    ts_train_result result;
-    status = ts_train(c, &hooks, &result, &err);
-    clear_live(&d);
-    int code = status == TS_OK ? (result.interrupted ? cli_signals_exit_code() : 0)
-                               : cli_fail("train", &err);
-    if (code == 130 || code == 75) say_stopped(c, &result);
+    int code = train(c, &d);
     ts_config_free(c);
     return code;
 }

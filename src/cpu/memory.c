@@ -33,10 +33,8 @@ ts_status ts__cpu_memory_new(size_t bytes, const char *what, ts_cpu_memory *out,
     }
     if (out->data) return TS_OK;
     *out = (ts_cpu_memory){0};
-    return TS_ERROR(
-        err, TS_RESOURCE_EXHAUSTED,
-        "out of memory: %.1f MiB for %s could not be had; a smaller batch or sequence needs less",
-        (double)bytes / (1 << 20), what);
+    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory: %.1f MiB for %s could not be had",
+                    (double)bytes / (1 << 20), what);
 }
 
 void ts__cpu_memory_free(ts_cpu_memory *m)

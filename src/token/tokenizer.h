@@ -59,12 +59,4 @@ TS_MUST_CHECK ts_status ts_tokenizer_encode_some(const ts_tokenizer *t, const ch
 TS_MUST_CHECK ts_status ts_tokenizer_decode(const ts_tokenizer *t, const int32_t *ids, size_t n,
                                             bool skip_special, ts_string *out, ts_error *err);
 
-/* ---- UTF-8 --------------------------------------------------------------------------------- */
-
-/* Bytes of the longest valid prefix: n when all of it is valid (no surrogates, no overlong
- * forms). */
-size_t ts_utf8_valid_prefix(const char *text, size_t n);
-/* n less the bytes of a character at the end that is begun and could still become valid. */
-size_t ts_utf8_complete(const char *text, size_t n);
-
 #endif

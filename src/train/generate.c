@@ -13,6 +13,7 @@ struct ts_generator {
     ts_graph *graph; /* lists the parameters */
     ts_state *state;
     ts_sampler *sampler;
+    bool strangers; /* ids without text were shown: said once */
 };
 
 void ts_generate_options_default(ts_generate_options *o)
@@ -101,16 +102,29 @@ ts_status ts_generator_encode(ts_generator *g, const char *text, int32_t **ids, 
 }
 
 ts_status ts_generator_decode(ts_generator *g, const int32_t *ids, size_t n, char **text,
-                              ts_error *err)
+                              size_t *bytes, ts_error *err)
 {
     ts_string s = ts_string_new((size_t)1 << 30);
+    size_t strangers;
     *text = NULL;
+    *bytes = 0;
     TS_TRY(need_tokenizer(g, err));
-    ts_status status = ts_tokenizer_decode(g->source.tokenizer, ids, n, true, &s, err);
-    if (status == TS_OK && !(*text = ts_strdup(s.data ? s.data : "")))
-        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the text");
-    ts_string_free(&s);
-    return status;
+    ts_string_add(&s, ""); /* no ids are a text too */
+    ts_status status = ts_sampler_text(g->source.tokenizer, ids, n, &s, &strangers, err);
+    if (status != TS_OK) {
+        ts_string_free(&s);
+        return status;
+    }
+    if (strangers && !g->strangers)
+        ts_log(
+            TS_LOG_WARNING,
+            "the %s tokenizer has ids 0 to %d, the model others too: those are shown as \xef\xbf\xbd",
+            ts_tokenizer_type(g->source.tokenizer),
+            ts_tokenizer_vocab_size(g->source.tokenizer) - 1);
+    g->strangers |= strangers > 0;
+    *text = s.data;
+    *bytes = s.length;
+    return TS_OK;
 }
 
 ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n,
@@ -118,10 +132,14 @@ ts_status ts_generate(ts_generator *g, const int32_t *prompt, size_t n,
                       void *context, ts_error *err)
 {
     int64_t most = g->source.model.max_positions;
+    bool text = o->text_only && g->source.tokenizer;
     if (most > 0 && (n > (size_t)most || o->max_new > most - (int64_t)n))
-        ts_log(TS_LOG_WARNING,
-               "%zu tokens of prompt and up to %lld new ones are more than the %lld positions that "
-               "the model was made for; what is beyond them may read badly",
-               n, (long long)o->max_new, (long long)most);
+        ts_log(
+            TS_LOG_WARNING,
+            "%zu token%s of prompt and up to %lld new ones are more than the %lld positions that "
+            "the model was made for; what is beyond them may read badly",
+            n, n == 1 ? "" : "s", (long long)o->max_new, (long long)most);
+    ts_sampler_limit(g->sampler,
+                     text ? ts_tokenizer_vocab_size(g->source.tokenizer) : g->source.model.vocab);
     return ts_sampler_run(g->sampler, prompt, n, o, token, context, err);
 }

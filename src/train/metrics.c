@@ -34,7 +34,8 @@ char *ts_step_line(const ts_step_info *s, char *buf, size_t n)
         "completed step: %lld, seconds: %.3f, TFLOP/s/device: %.3f, Tokens/s/device: %.3f, total_weights: %lld, "
         "loss: %.3f%s",
         (long long)s->step, s->seconds, tflops_per_second(s), tokens_per_second(s),
-        (long long)s->trained_tokens, s->loss, s->skipped ? " (not finite: step skipped)" : "");
+        (long long)s->trained_tokens, ts__run_plain(s->loss),
+        s->skipped ? " (not finite: step skipped)" : "");
     return buf;
 }
 

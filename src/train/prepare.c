@@ -180,35 +180,70 @@ static ts_status build_programs(ts_run *r, ts_error *err)
     return ts_program_eval(&o, &r->eval_graph, err);
 }
 
+/* "3.22 million" where the billions of MaxText's line round to little. */
+static const char *readable(double v, char *buf, size_t n)
+{
+    static const char *const unit[] = {"", " thousand", " million", " billion"};
+    int k = 0;
+    while (k < 3 && v >= 999.5) v /= 1000, k++;
+    snprintf(buf, n, "%.3g%s", v, unit[k]);
+    return buf;
+}
+
+/* MaxText's lines, which scripts read, with smaller units where they would show zeros. */
+static void say_size(const ts_run *r, const ts_step_flops *f, const ts_memory_stats *m,
+                     double compile_seconds)
+{
+    char count[32];
+    int64_t n = ts_state_parameters(r->state);
+    double all = f->weights + f->attention, tera = r->tflops;
+    double bytes = (double)(m->arguments + m->temporary);
+    double step_unit = tera >= 0.1 ? 1 : tera >= 1e-4 ? 1e-3 : 1e-6;
+    double memory_unit = bytes >= 1e8 ? 1e9 : 1e6;
+    ts__run_line(r, "number parameters: %.3f billion (%s: %lld, of them trained %lld)",
+                 (double)n / 1e9, readable((double)n, count, sizeof count), (long long)n,
+                 (long long)trained_parameters(r));
+    ts__run_line(r,
+                 "Per train step: Total %sFLOPs: %.2f, split as %.2f%% learnable weight flops and "
+                 "%.2f%% attention flops",
+                 tera >= 0.1    ? "T"
+                 : tera >= 1e-4 ? "G"
+                                : "M",
+                 tera / step_unit, 100 * f->weights / all, 100 * f->attention / all);
+    ts__run_line(r,
+                 "Total estimated memory size: %.3f %s (state and batch %.3f, step %.3f), compiled "
+                 "in %.2f s",
+                 bytes / memory_unit, bytes >= 1e8 ? "GB" : "MB",
+                 (double)m->arguments / memory_unit, (double)m->temporary / memory_unit,
+                 compile_seconds);
+}
+
+/* An executable of the run and its batch; the weights have their room already. */
+static ts_status bind(ts_run *r, const ts_graph *g, const char *what, ts_bound **out, ts_error *err)
+{
+    ts_status status = ts_bound_new(r->engine, g, r->state, out, err);
+    if (status == TS_RESOURCE_EXHAUSTED)
+        ts__error_context(err,
+                          "the %s finds no room; a smaller per_device_batch_size or "
+                          "max_target_length needs less",
+                          what);
+    return status == TS_OK ? ts__set_rope(*out, &r->model, r->config->max_target_length, err)
+                           : status;
+}
+
 static ts_status compile(ts_run *r, ts_error *err)
 {
     double start = ts_clock_seconds();
     TS_TRY(ts_state_new(r->engine, r->train_graph, &r->state, err));
-    TS_TRY(ts_bound_new(r->engine, r->train_graph, r->state, &r->train, err));
-    TS_TRY(ts__set_rope(r->train, &r->model, r->config->max_target_length, err));
-    if (r->eval_graph) {
-        TS_TRY(ts_bound_new(r->engine, r->eval_graph, r->state, &r->eval, err));
-        TS_TRY(ts__set_rope(r->eval, &r->model, r->config->max_target_length, err));
-    }
+    TS_TRY(bind(r, r->train_graph, "train step", &r->train, err));
+    if (r->eval_graph) TS_TRY(bind(r, r->eval_graph, "evaluation", &r->eval, err));
     ts_exec_stats s;
     ts_executable *x = ts_bound_executable(r->train);
     x->vtable->stats(x, &s);
     ts_step_flops f =
         ts_step_flops_of(&r->model, (double)r->config->batch_rows, r->config->max_target_length);
     r->tflops = (f.weights + f.attention) / 1e12 / (double)r->config->devices;
-    ts__run_line(r, "number parameters: %.3f billion (%lld, of them trained %lld)",
-                 (double)ts_state_parameters(r->state) / 1e9,
-                 (long long)ts_state_parameters(r->state), (long long)trained_parameters(r));
-    ts__run_line(
-        r,
-        "Per train step: Total TFLOPs: %.2f, split as %.2f%% learnable weight flops and %.2f%% attention flops",
-        r->tflops, 100 * f.weights / (f.weights + f.attention),
-        100 * f.attention / (f.weights + f.attention));
-    ts__run_line(
-        r,
-        "Total estimated memory size: %.3f GB (state and batch %.3f, step %.3f), compiled in %.2f s",
-        (double)(s.memory.arguments + s.memory.temporary) / 1e9, (double)s.memory.arguments / 1e9,
-        (double)s.memory.temporary / 1e9, ts_clock_seconds() - start);
+    say_size(r, &f, &s.memory, ts_clock_seconds() - start);
     return TS_OK;
 }
 
@@ -223,22 +258,67 @@ static ts_status write_config(const ts_run *r, ts_error *err)
     return status;
 }
 
-ts_status ts__run_prepare(ts_run *r, ts_error *err)
+/* Two processes that write one folder would mix their checkpoints and metrics. */
+static ts_status lock_folder(ts_run *r, ts_error *err)
+{
+    ts_error why = {0};
+    char *path = r->lock || r->lockless ? NULL : ts_path_join(r->config->run_folder, "lock");
+    if (r->lock || r->lockless) return TS_OK;
+    if (!path) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
+    ts_status status = ts_lock_take(path, &r->lock, &why);
+    ts_free(path);
+    if (status == TS_UNIMPLEMENTED) {
+        r->lockless = true;
+        ts_log(TS_LOG_WARNING, "%s; nothing keeps a second process from writing the same run",
+               why.msg);
+        return TS_OK;
+    }
+    if (status == TS_FAILED_PRECONDITION)
+        return TS_ERROR(
+            err, status,
+            "run %s is being trained: %s; wait until it ends, stop it, or choose another "
+            "run_name",
+            r->config->run_name, why.msg);
+    return status == TS_OK ? TS_OK : TS_ERROR(err, status, "%s", why.msg);
+}
+
+static ts_status open_engine(ts_run *r, ts_error *err)
 {
     TS_TRY(ts_config_check_output(r->config, err));
+    /* At once where the folder is there; another run's data may take minutes to read. */
+    if (ts_path_kind_of(r->config->run_folder) == TS_PATH_FOLDER) TS_TRY(lock_folder(r, err));
     TS_TRY(ts__open_engine(r->config, &r->engine, err));
     ts__run_line(r, "engine %s%s", r->engine->vtable->describe(r->engine),
                  strcmp(r->config->engine, "auto") == 0 ? " (engine=auto: no accelerator in use)"
                                                         : "");
-    TS_TRY(read_model(r, err));
-    TS_TRY(open_data(r, err));
-    TS_TRY(make_batch(r, err));
-    TS_TRY(build_programs(r, err));
+    return TS_OK;
+}
+
+static ts_status open_folder(ts_run *r, ts_error *err)
+{
     TS_TRY(ts_make_folders(r->config->run_folder, err));
-    TS_TRY(ts__metrics_open(r->config, &r->metrics, err));
-    TS_TRY(compile(r, err));
+    TS_TRY(lock_folder(r, err));
+    return ts__metrics_open(r->config, &r->metrics, err);
+}
+
+static ts_status start(ts_run *r, ts_error *err)
+{
     TS_TRY(ts__run_start(r, err));
+    r->started = true;
     return r->step < r->config->steps && !r->stop ? write_config(r, err) : TS_OK;
+}
+
+ts_status ts__run_prepare(ts_run *r, ts_error *err)
+{
+    static ts_status (*const stage[])(ts_run *, ts_error *) = {
+        open_engine,    read_model,  open_data, make_batch,
+        build_programs, open_folder, compile,   start};
+    for (size_t i = 0; i < sizeof stage / sizeof *stage; i++) {
+        TS_TRY(stage[i](r, err));
+        TS_TRY(ts__run_obey(r, err));
+        if (r->interrupted) return TS_OK; /* before a step there is nothing to save */
+    }
+    return TS_OK;
 }
 
 void ts__run_release(ts_run *r)
@@ -258,4 +338,5 @@ void ts__run_release(ts_run *r)
     ts_free(r->labels);
     ts_free(r->segments);
     ts_free(r->positions);
+    ts_lock_release(r->lock); /* last: all is written */
 }

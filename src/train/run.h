@@ -25,15 +25,19 @@ typedef struct ts_run {
     ts_bound *train, *eval;
     struct ts_sampler *sampler; /* made at the first sample */
     ts_metrics *metrics;
-    ts_batch batch; /* micro-batch pointers into the arrays below */
+    struct ts_lock *lock; /* on <run_folder>/lock, from before anything there is read */
+    bool lockless;        /* the file system has none */
+    ts_batch batch;       /* micro-batch pointers into the arrays below */
     int32_t *tokens, *labels, *segments, *positions; /* [rows of a step, S] */
     bool packed;
     int64_t step;      /* steps done */
     int64_t nonfinite; /* skipped in a row */
     double tflops;
     double loss, eval_loss;
+    bool started;       /* the state is there to be saved */
     bool stop;          /* the data ended, or the target was reached */
     bool interrupted;   /* the hook asked for a save and the end */
+    bool strangers;     /* a sample had tokens without text: said once */
     int64_t evaluated;  /* steps done at the last evaluation; −1 none */
     int64_t saved_step; /* of the newest checkpoint written or loaded here; −1 none */
 } ts_run;
@@ -49,10 +53,15 @@ ts_status ts__run_save(ts_run *r, ts_error *err);
 /* By the start rule: the newest checkpoint of this run, else the configured weights, else initial values. */
 ts_status ts__run_start(ts_run *r, ts_error *err);
 
+/* What the hook asks for: a save now, and r->interrupted. */
+ts_status ts__run_obey(ts_run *r, ts_error *err);
+/* A number for people: -nan says no more than nan. */
+double ts__run_plain(double v);
+
 /* Evaluation over the held-out split. */
 ts_status ts__run_evaluate(ts_run *r, ts_error *err);
 
-/* Shows a text sample of the model as it is (sample.c). */
+/* Shows a text sample of the model as it is; fails only where a save does that the hook asked for (sample.c). */
 ts_status ts__run_sample(ts_run *r, ts_error *err);
 
 /* metrics.jsonl (metrics.c): opened for appending, one flushed line a step. */

@@ -18,7 +18,8 @@ struct ts_sampler {
     const ts_model_config *model;
     ts_state *state;
     ts_dtype compute;
-    int64_t length; /* of the compiled program; 0: none yet */
+    int64_t choices; /* ids below it can be chosen */
+    int64_t length;  /* of the compiled program; 0: none yet */
     ts_graph *graph;
     ts_bound *bound;
     int32_t *tokens;  /* [length] */
@@ -32,7 +33,8 @@ ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state
     ts_sampler *s = ts_alloc_zero(sizeof *s);
     *out = NULL;
     if (!s) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for generation");
-    *s = (ts_sampler){.engine = e, .model = m, .state = state, .compute = compute};
+    *s = (ts_sampler){
+        .engine = e, .model = m, .state = state, .compute = compute, .choices = m->vocab};
     s->logits = ts_alloc((size_t)m->vocab * sizeof(float));
     s->scratch = ts_alloc((size_t)m->vocab * sizeof(int32_t));
     if (s->logits && s->scratch) {
@@ -41,6 +43,12 @@ ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state
     }
     ts_sampler_free(s);
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for generation");
+}
+
+void ts_sampler_limit(ts_sampler *s, int64_t n)
+{
+    TS_ASSERT(n >= 1);
+    s->choices = n < s->model->vocab ? n : s->model->vocab;
 }
 
 static void drop_program(ts_sampler *s)
@@ -88,6 +96,8 @@ static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
                             .scan_layers = is_stacked(ts_state_graph(s->state))};
     ts_status status = ts_program_logits(&o, &s->graph, err);
     if (status == TS_OK) status = ts_bound_new(s->engine, s->graph, s->state, &s->bound, err);
+    if (status == TS_RESOURCE_EXHAUSTED)
+        ts__error_context(err, "a text of %zu tokens finds no room; a shorter one needs less", n);
     if (status == TS_OK) status = ts__set_rope(s->bound, s->model, length, err);
     if (status == TS_OK && !(s->tokens = ts_alloc_zero((size_t)length * sizeof(int32_t))))
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for generation");
@@ -122,11 +132,18 @@ static double uniform(uint64_t *state)
     return (double)(ts_mix64(*state += 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
 }
 
+/* An order with NaN in it would be none. */
+static float weight_of(const float *logits, int32_t i)
+{
+    return isnan(logits[i]) ? -INFINITY : logits[i];
+}
+
 static int descending(const void *a, const void *b, void *context)
 {
     const float *logits = context;
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
-    if (logits[i] != logits[j]) return logits[i] < logits[j] ? 1 : -1;
+    float x = weight_of(logits, i), y = weight_of(logits, j);
+    if (x != y) return x < y ? 1 : -1;
     return i < j ? -1 : 1;
 }
 
@@ -135,15 +152,15 @@ int32_t ts_sample(const float *logits, int32_t n, double temperature, double top
 {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
+        if (weight_of(logits, i) > weight_of(logits, best)) best = i;
     if (temperature <= 0) return best;
     for (int32_t i = 0; i < n; i++) scratch[i] = i;
     qsort_r(scratch, (size_t)n, sizeof *scratch, descending, (void *)(uintptr_t)logits);
-    double all = 0, kept = 0, most = (double)logits[best];
-    for (int32_t i = 0; i < n; i++) all += exp(((double)logits[i] - most) / temperature);
+    double all = 0, kept = 0, most = (double)weight_of(logits, best);
+    for (int32_t i = 0; i < n; i++) all += exp(((double)weight_of(logits, i) - most) / temperature);
     int32_t count = 0;
     while (count < n && (count == 0 || kept < top_p * all))
-        kept += exp(((double)logits[scratch[count++]] - most) / temperature);
+        kept += exp(((double)weight_of(logits, scratch[count++]) - most) / temperature);
     double at = uniform(random) * kept;
     for (int32_t i = 0; i < count; i++) {
         at -= exp(((double)logits[scratch[i]] - most) / temperature);
@@ -178,12 +195,29 @@ ts_status ts_sampler_run(ts_sampler *s, const int32_t *prompt, size_t n,
     while (status == TS_OK && n < room) {
         const float *logits;
         if ((status = ts_sampler_logits(s, ids, n, &logits, err)) != TS_OK) break;
-        int32_t id = ts_sample(logits, (int32_t)s->model->vocab, o->temperature, o->top_p, &random,
-                               s->scratch);
+        int32_t id =
+            ts_sample(logits, (int32_t)s->choices, o->temperature, o->top_p, &random, s->scratch);
         if (o->stop_at_eos && id == s->model->eos_id) break;
         ids[n++] = id;
         if (!token(context, id)) break;
     }
     ts_free(ids);
     return status;
+}
+
+/* ---- showing --------------------------------------------------------------------------------- */
+
+ts_status ts_sampler_text(const ts_tokenizer *t, const int32_t *ids, size_t n, ts_string *out,
+                          size_t *strangers, ts_error *err)
+{
+    *strangers = 0;
+    for (size_t i = 0, begin; i < n;) {
+        for (begin = i; i < n && ids[i] >= 0 && ids[i] < ts_tokenizer_vocab_size(t);) i++;
+        TS_TRY(ts_tokenizer_decode(t, ids + begin, i - begin, true, out, err));
+        for (; i < n && (ids[i] < 0 || ids[i] >= ts_tokenizer_vocab_size(t)); i++) {
+            ts_string_add(out, "\xef\xbf\xbd");
+            ++*strangers;
+        }
+    }
+    return out->failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a text") : TS_OK;
 }

@@ -48,9 +48,16 @@ static ts_status make_buffers(ts_state *s, ts_error *err)
     for (int i = 0; i < g->n_param; i++)
         s->parameters +=
             ts_param_elements(&g->param[i]) * (g->param[i].count ? g->param[i].count : 1);
-    for (int i = 0; i < g->top->n_arg; i++)
-        if (is_state(s, i))
-            TS_TRY(ts_buffer_new(s->engine, 0, &g->top->arg[i]->type, &s->buffer[i], err));
+    for (int i = 0; i < g->top->n_arg; i++) {
+        if (!is_state(s, i)) continue;
+        ts_status status = ts_buffer_new(s->engine, 0, &g->top->arg[i]->type, &s->buffer[i], err);
+        if (status == TS_RESOURCE_EXHAUSTED)
+            ts__error_context(err,
+                              "%s of the model finds no room; fewer or narrower layers, or a "
+                              "smaller vocabulary, need less",
+                              g->top->arg[i]->name);
+        TS_TRY(status);
+    }
     return TS_OK;
 }
 

@@ -27,12 +27,14 @@ static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *e
 
 /* ---- what the hook asks for ------------------------------------------------------------------- */
 
-/* Between steps the state is whole: a save is possible then, in the middle of an evaluation too. */
-static ts_status obey(ts_run *r, ts_error *err)
+/* Between steps the state is whole: a save is possible then, in the middle of an evaluation or a sample too.
+ * Before there is a state nothing is saved. */
+ts_status ts__run_obey(ts_run *r, ts_error *err)
 {
     ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
     if (what == TS_SAVE_AND_STOP) r->interrupted = true;
-    bool save = what != TS_CONTINUE && r->config->enable_checkpointing && r->saved_step != r->step;
+    bool save = what != TS_CONTINUE && r->started && r->config->enable_checkpointing &&
+                r->saved_step != r->step;
     return save ? ts__run_save(r, err) : TS_OK;
 }
 
@@ -44,7 +46,7 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
     ts_loader_rewind(r->eval_data);
     for (int64_t i = 0; r->config->eval_steps < 0 || i < r->config->eval_steps; i++) {
         float loss, n;
-        TS_TRY(obey(r, err));
+        TS_TRY(ts__run_obey(r, err));
         if (r->interrupted)
             return TS_OK; /* a held-out set may take longer than the grace of a stop */
         ts_status status = ts_loader_next(r->eval_data, &r->batch, err);
@@ -93,7 +95,31 @@ static ts_status execute_step(ts_run *r, ts_step_info *info, ts_error *err)
     return TS_OK;
 }
 
-/* Policy for losses and gradients that are not finite; the graph has already left the state as it was. */
+double ts__run_plain(double v)
+{
+    return isnan(v) ? (double)NAN : v;
+}
+
+/* What to change: the key that stopped the run is another where the loss itself is fine. */
+static void advise(const ts_config *c, const ts_step_info *info, bool abort_now, char *buf,
+                   size_t n)
+{
+    long long most = (long long)c->max_nonfinite_steps;
+    if (abort_now)
+        snprintf(buf, n,
+                 "Lower learning_rate, or set abort_on_%s_loss=false to skip up to "
+                 "max_nonfinite_steps=%lld",
+                 isnan(info->loss) ? "nan" : "inf", most);
+    else
+        snprintf(
+            buf, n,
+            "Lower learning_rate, or raise max_nonfinite_steps=%lld to skip more such steps in "
+            "a row",
+            most);
+}
+
+/* Policy for losses and gradients that are not finite; the graph has already left the state as it was. A state
+ * that diverged is not saved: the newest checkpoint is the place to go on from. */
 static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
 {
     const ts_config *c = r->config;
@@ -105,17 +131,17 @@ static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
     bool abort_now =
         (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
     if (!abort_now && r->nonfinite <= c->max_nonfinite_steps) return TS_OK;
-    char kept[100] = "no checkpoint was written";
+    char kept[1200] = "no checkpoint was written", advice[200];
     if (r->saved_step >= 0)
-        snprintf(kept, sizeof kept, "the checkpoint of step %lld is kept",
+        snprintf(kept, sizeof kept, "the newest checkpoint is %s/checkpoints/%lld", c->run_folder,
                  (long long)r->saved_step);
+    advise(c, info, abort_now, advice, sizeof advice);
     return TS_ERROR(
         err, TS_ABORTED,
         "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite, and none of them "
-        "changed the weights; %s. Lower learning_rate, or set abort_on_nan_loss=false to skip up to "
-        "max_nonfinite_steps=%lld",
-        (long long)info->step, info->loss, info->grad_norm, (long long)r->nonfinite,
-        r->nonfinite == 1 ? "" : "s", kept, (long long)c->max_nonfinite_steps);
+        "changed the weights; %s. %s",
+        (long long)info->step, ts__run_plain(info->loss), ts__run_plain(info->grad_norm),
+        (long long)r->nonfinite, r->nonfinite == 1 ? "" : "s", kept, advice);
 }
 
 /* What was trained outlives a failure that left the state whole, if the checkpoint can be written. The failure
@@ -169,7 +195,7 @@ static ts_status after_step(ts_run *r, ts_error *err)
         !r->interrupted)
         status = ts__run_sample(r, err);
     if (status != TS_OK) return save_and_fail(r, status);
-    TS_TRY(obey(r, err));
+    if (!r->interrupted) TS_TRY(ts__run_obey(r, err));
     bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
     return due && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
 }
@@ -184,6 +210,7 @@ static ts_status loop(ts_run *r, ts_error *err)
     }
     if (c->enable_checkpointing && c->save_checkpoint_on_start && r->saved_step != r->step)
         TS_TRY(ts__run_save(r, err));
+    TS_TRY(ts__run_obey(r, err));
     while (r->step < c->steps && !r->stop && !r->interrupted) {
         int64_t before = r->step;
         TS_TRY(one_step(r, err));
@@ -203,7 +230,7 @@ ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_res
                 .saved_step = -1,
                 .evaluated = -1};
     ts_status status = ts__run_prepare(&r, err);
-    if (status == TS_OK) status = loop(&r, err);
+    if (status == TS_OK && !r.interrupted) status = loop(&r, err);
     *result = (ts_train_result){r.step, r.loss, r.eval_loss, r.interrupted, r.saved_step};
     ts__run_release(&r);
     return status;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # signals.sh: Ctrl-C saves and ends with 130, a second one ends at once; SIGTERM saves and ends with
-# 75; SIGUSR1 saves and goes on; SIGKILL loses at most what came behind the last checkpoint.
+# 75, SIGHUP with 129; SIGUSR1 saves and goes on; SIGKILL loses at most what came behind the last checkpoint.
 . "$(dirname "$0")/../cli_help.sh"
 
 # Steps of some milliseconds, many of them: there is time to hit the run in its middle.
@@ -53,6 +53,47 @@ ended 75 SIGTERM
 says err 'the same command continues'
 continues terminated
 
+begin hung
+kill -HUP $pid
+ended 129 SIGHUP
+says err 'the same command continues'
+continues hung
+
+# Under nohup a closed terminal is no reason to stop.
+: >"$out"; : >"$err"
+env --ignore-signal=HUP "$TESSERA" train base.yml $tiny $long run_name=nohup >"$out" 2>"$err" </dev/null &
+pid=$!
+wait_for 60 grep -q '^completed step: 3,' "$out" || fail "nohup: no steps" "$(show)"
+kill -HUP $pid
+lines=$(wc -l <"$out")
+wait_for 30 sh -c "[ \$(wc -l <'$out') -gt $((lines + 20)) ]" || fail 'SIGHUP stopped a run under nohup'
+kill -TERM $pid
+ended 75 'SIGTERM under nohup'
+
+# Before the first step: while a book is read that takes a while.
+awk 'BEGIN { for (i = 0; i < 400000; i++) print "line " i " of a long book" }' >"$work/book.txt"
+awk 'BEGIN { for (i = 0; i < 400000; i++) print "{\"text\": \"line " i " of a long book\"}" }' >"$work/book.jsonl"
+: >"$out"; : >"$err"
+"$TESSERA" train base.yml $tiny $long run_name=early dataset_type=jsonl dataset_path="$work/book.jsonl" \
+    >"$out" 2>"$err" </dev/null &
+pid=$!
+wait_for 30 grep -q '^engine' "$out"
+kill -TERM $pid
+ended 75 'SIGTERM before the first step'
+says err 'stopped before the first step'
+says_not out 'completed step'
+
+# While a sample is written that would take minutes.
+begin sampling sample_interval=60 sample_tokens=4000 warmup_steps_fraction=0 dataset_type=text dataset_path="$work/book.txt"
+wait_for 30 grep -q '^completed step: 59,' "$out" || fail 'sampling: no sixtieth step'
+sleep 0.5
+kill -TERM $pid
+before=$(date +%s)
+ended 75 'SIGTERM during a sample'
+[ $(($(date +%s) - before)) -le 3 ] || fail 'SIGTERM waited for the sample'
+says_not out 'sample after'
+[ "$(steps_of sampling)" = '0 60' ] || fail "SIGTERM during a sample saved $(steps_of sampling)"
+
 begin user
 kill -USR1 $pid
 wait_for 30 grep -qE 'saved checkpoint .*/[1-9][0-9]* ' "$out" ||
@@ -65,7 +106,6 @@ ended 75 'SIGTERM after SIGUSR1'
 continues user
 
 # In the middle of an evaluation that would take much longer than anyone waits.
-awk 'BEGIN { for (i = 0; i < 400000; i++) print "line " i " of a long book" }' >"$work/book.txt"
 begin evaluating dataset_type=text dataset_path="$work/book.txt" eval_fraction=0.9 eval_interval=5
 wait_for 30 grep -q '^completed step: 4,' "$out" || fail 'evaluating: no fifth step'
 sleep 0.2

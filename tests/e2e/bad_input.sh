@@ -177,13 +177,17 @@ if [ -w /dev/full ]; then
     "$TESSERA" generate --model "$work/runs/full" --prompt a --max-new 4 >/dev/full 2>"$err"
     code_is 1 $? "generate >/dev/full"
 fi
-# A reader that goes away: the run ends in order, its work saved.
-{ "$TESSERA" train base.yml $tiny run_name=pipe steps=300 2>"$err" </dev/null; echo $? >"$work/code"; } | head -n 1 >"$out"
-code_is 1 "$(cat "$work/code")" 'train | head -n 1' && says err 'standard output could not be written: Broken pipe'
-[ "$(steps_of pipe)" = "0 300" ] || fail "a closed pipe lost the run: $(steps_of pipe)"
+# A reader that goes away: the run notices within a few steps and ends in order, its work saved.
+{ "$TESSERA" train base.yml $tiny run_name=pipe steps=100000 2>"$err" </dev/null; echo $? >"$work/code"; } | head -n 8 >"$out"
+code_is 1 "$(cat "$work/code")" 'train | head -n 8' && says_like err '^tessera: nobody reads standard output any more; stopped after step [0-9]*; the same command continues'
+[ "$(wc -l <"$err")" = 1 ] || fail 'a closed pipe is worth one line' "$(show)"
+pipe_steps=$(steps_of pipe | awk '{ print $NF }')
+[ "$pipe_steps" -lt 1000 ] || fail "a closed pipe was noticed after $pipe_steps steps"
+train pipe steps=$((pipe_steps + 1))
+[ "$(steps_of pipe)" = "0 $((pipe_steps + 1))" ] || [ "$(steps_of pipe)" = "0 $pipe_steps $((pipe_steps + 1))" ] ||
+    fail "a closed pipe lost the run: $(steps_of pipe)"
 "$TESSERA" train base.yml $tiny run_name=closed >&- 2>"$err" </dev/null
-code=$?
-[ $code = 1 ] || [ $code = 0 ] || fail "standard output closed: exit $code"
+code_is 1 $? 'standard output closed' && says err 'standard output could not be written: Bad file descriptor'
 [ "$(steps_of closed)" = "0 4" ] || fail "a closed standard output lost the run: $(steps_of closed)"
 
 # ---- numbers that are no numbers -----------------------------------------------------------------
@@ -193,8 +197,44 @@ expect 6 train base.yml $tiny run_name=numb steps=100 dataset_type=text dataset_
     num_epoch=100 learning_rate=1000 gradient_clipping_threshold=0 adam_weight_decay=1000 \
     lr_schedule_type=wsd warmup_steps_fraction=0 wsd_decay_steps_fraction=0
 says_like err 'step [0-9]+: loss .*nan'
-says err 'the checkpoint of step 3 is kept. Lower learning_rate'
+says_not err '-nan'
+says err "the newest checkpoint is $work/runs/numb/checkpoints/3. Lower learning_rate, or raise max_nonfinite_steps=10"
+
 diff -r "$work/kept/3" "$work/runs/numb/checkpoints/3" >/dev/null ||
     fail 'numerics: the checkpoint of before changed'
+# A loss that is not a number itself stops at once, unless told otherwise: only the last matrix is trained, and
+# its decay multiplies it by a million each step.
+hot="dataset_type=text dataset_path=$work/book.txt num_epoch=100 learning_rate=1000 adam_weight_decay=1000
+     frozen_parameters=model.* lr_schedule_type=wsd warmup_steps_fraction=0 wsd_decay_steps_fraction=0"
+expect 6 train base.yml $tiny run_name=hot steps=100 $hot
+says_like err 'step [0-9]+: loss nan, gradient norm nan; 1 step in a row'
+says err "$work/runs/hot/checkpoints/0. Lower learning_rate, or set abort_on_nan_loss=false"
+says_not out '-nan'
+expect 6 train base.yml $tiny run_name=hotter steps=100 $hot abort_on_nan_loss=false max_nonfinite_steps=2
+says err 'Lower learning_rate, or raise max_nonfinite_steps=2'
 train numb steps=5 dataset_type=text dataset_path="$work/book.txt"
+
+# ---- no words, no memory -------------------------------------------------------------------------
+# A bare `train` would begin a run of a billion parameters.
+for word in "" --quiet --plain; do
+    expect 2 train $word
+    says err 'model_name=tessera-byte dataset_type=text'
+    [ -s "$out" ] && fail 'train without a word writes to standard output'
+done
+# What finds no room decides what to change.
+limited() { # WORD…
+    (ulimit -v 1500000 && exec "$TESSERA" train base.yml $tiny run_name=room "$@") >"$out" 2>"$err" </dev/null
+    code_is 1 $? "little memory: $*"
+}
+fits() {
+    (ulimit -v 1500000 && exec "$TESSERA" train base.yml $tiny run_name=room steps=1) >"$out" 2>"$err" </dev/null
+}
+if fits; then
+    limited run_name=heavy vocab_size=30000000
+    says err 'model.embed_tokens.weight of the model finds no room'
+    says err 'a smaller vocabulary'
+    says_not err 'batch'
+    limited run_name=long per_device_batch_size=8192 max_target_length=4096
+    says err 'the train step finds no room; a smaller per_device_batch_size or max_target_length'
+fi
 finish

@@ -84,9 +84,35 @@ expect 0 generate --model "$model" --prompt 'a' --max-new 0
 [ "$(cat "$out")" = a ] || fail "--max-new 0 adds something: $(cat "$out")"
 expect 0 generate --model "$model" --ids 116,104 --max-new 1 --print-ids
 says_like out '^116,104,[0-9]+$'
+# A vocabulary larger than the tokenizer's, hardly trained: text is made of what can be shown.
+train wide vocab_size=3200 steps=1 max_position_embeddings=100
+wide=$work/runs/wide
+expect 0 generate --model "$wide" --prompt abc --max-new 60 --temperature 5 --print-ids --no-stop
+tr ',' '\n' <"$out" | awk '$1 > 258 { exit 1 }' || fail 'an id without text was chosen' "$(show)"
+expect 0 generate --model "$wide" --prompt abc --max-new 60 --temperature 5 --no-stop
+[ -s "$err" ] && fail 'a good run wrote to standard error' "$(show)"
+expect 0 generate --model "$wide" --ids 97,98 --max-new 60 --temperature 5 --no-stop --print-ids
+tr ',' '\n' <"$out" | awk '$1 > 258 { found = 1 } END { exit !found }' || fail 'ids are limited to text' "$(show)"
+# JSON is valid whatever the bytes are, and what cannot be shown is said.
+expect 0 generate --model "$wide" --ids 97,98 --max-new 60 --temperature 5 --no-stop --json
+iconv -f utf-8 -t utf-8 "$out" >/dev/null 2>&1 || fail '--json is not UTF-8'
+says out '\ufffd'
+LC_ALL=C grep -q '[[:cntrl:]]' "$out" && fail '--json has control characters'
+[ "$(grep -c 'warning: the byte tokenizer has ids 0 to 258' "$err")" = 1 ] || fail 'ids without text are not said once' "$(show)"
+if command -v python3 >/dev/null; then
+    python3 -c 'import json, sys; o = json.load(open(sys.argv[1], encoding="utf-8")); sys.exit(not (len(o["ids"]) == 60 and "\ufffd" in o["text"]))' "$out" ||
+        fail '--json cannot be read'
+fi
+# An error comes alone.
+for word in '--ids 1,99999' "--prompt a --max-new $((1 << 24))"; do
+    expect 2 generate --model "$model" $word
+    [ -s "$out" ] && fail "generate $word prints before its error" "$(show)"
+done
 # Longer than the 64 positions it was made for: it writes, and says so.
 expect 0 generate --model "$model" --prompt "$(head -n 4 "$work/cats.txt")" --max-new 80 --no-stop
 says err '64 positions'
+expect 0 generate --model "$model" --prompt t --max-new 64 --no-stop
+says err '1 token of prompt'
 for ids in "" "1," ",1" 1,,2 a 1,b -1 1.5 99999999999 '1 2' '1;2'; do
     expect 2 generate --model "$model" --ids "$ids"
     says err 'expected token ids separated by commas' || echo "  (--ids '$ids')"

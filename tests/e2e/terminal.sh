@@ -28,6 +28,19 @@ esac
 expect 0 --version
 says_like out '^tessera [0-9]+\.[0-9]+\.[0-9]+$'
 
+# The first-run example of the help is one that works, with any text and here for two steps.
+i=0
+while [ $i -lt 400 ]; do
+    echo "line $i of a small book"
+    i=$((i + 1))
+done >"$work/book.txt"
+for help in --help 'train --help'; do
+    example=$("$TESSERA" $help | sed -n '/^  tessera train base.yml/,/[^\\]$/p' | tr -d '\\\n' | sed 's/^ *tessera train//')
+    case $example in *dataset_path=book.txt*) ;; *) fail "no first run in tessera $help" ;; esac
+    expect 0 train $(echo "$example" | sed "s|book.txt|$work/book.txt|") steps=1 per_device_batch_size=1 \
+        run_name=first base_output_directory="$work/runs" enable_checkpointing=false log_config=false
+done
+
 # ---- a pipe: plain lines -------------------------------------------------------------------------
 train piped steps=30
 [ "$(grep -c '^completed step' "$out")" = 30 ] || fail 'a pipe does not get every step line'
@@ -77,6 +90,12 @@ lines=$(grep -c 'completed step: ' "$out")
 says out 'completed step: 0,'
 says out 'completed step: 39,'
 tail -n 1 "$out" | grep -q 'left' && fail 'the live line stays at the end'
+# What has no effect is said on a terminal too; the configuration only in plain lines.
+on_terminal noted sa_block_q=512 log_config=true
+says out 'note: sa_block_q'
+says_not out 'Config param'
+on_terminal listed log_config=true --plain
+says out 'Config param'
 on_terminal plain --plain
 [ "$(grep -c 'completed step: ' "$out")" = 40 ] || fail '--plain does not print every step'
 grep -q "$escape" "$out" && fail '--plain writes cursor codes'

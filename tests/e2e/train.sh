@@ -25,9 +25,10 @@ left_whole() {
     form="$form, total_weights: [0-9]+, loss: $real\$"
     grep '^completed step' "$out" | grep -vqE "$form" && fail "$run: a step line in another form" "$(show)"
     says_like out '^engine cpu'
-    says_like out '^number parameters: [0-9]+\.[0-9]{3} billion'
-    says_like out '^Per train step: Total TFLOPs: [0-9.]+, split as [0-9.]+% learnable weight flops and [0-9.]+% attention flops$'
-    says_like out '^Total estimated memory size: '
+    says_like out '^number parameters: [0-9]+\.[0-9]{3} billion \([0-9.]+ (thousand|million): [0-9]+, of them trained [0-9]+\)$'
+    says_like out '^Per train step: Total [TGM]FLOPs: [0-9]*[1-9][0-9.]*, split as [0-9.]+% learnable weight flops and [0-9.]+% attention flops$'
+    says_like out '^Total estimated memory size: [0-9]+\.[0-9]{3} [MG]B '
+    says_not out 'memory size: 0.000'
     [ "$(steps_of "$run")" = "0 $2" ] || fail "$run: checkpoints $(steps_of "$run") instead of 0 $2"
     for file in config.yml metrics.jsonl "checkpoints/$2/manifest.json"; do
         [ -s "$(run_folder "$run")/$file" ] || fail "$run: no $file"
@@ -133,6 +134,15 @@ train none enable_checkpointing=false
 [ ! -e "$(run_folder none)/checkpoints" ] || fail "enable_checkpointing=false wrote checkpoints"
 train samples dataset_type=text dataset_path="$work/book.txt" sample_interval=2 sample_tokens=5 sample_prompt=line
 says out 'sample after step 1:'
+# A vocabulary larger than the tokenizer's: samples are made of what can be shown, whatever the data holds.
+for vocab in 320 3200; do
+    train "samples-$vocab" dataset_type=text dataset_path="$work/book.txt" vocab_size=$vocab sample_interval=1 sample_tokens=40
+    [ "$(grep -c '^sample after step' "$out")" = 4 ] || fail "vocab_size=$vocab: not four samples" "$(show)"
+    says_not err 'warning'
+done
+train samples-ids vocab_size=3200 sample_interval=1 sample_tokens=10
+[ "$(grep -c '^sample after step' "$out")" = 4 ] || fail 'synthetic ids: not four samples' "$(show)"
+[ "$(grep -c 'have no text in the byte tokenizer' "$err")" = 1 ] || fail 'ids without text are not said once' "$(show)"
 metrics=$work/elsewhere.jsonl
 train elsewhere metrics_file="$metrics"
 [ -s "$metrics" ] || fail "metrics_file was not written"
