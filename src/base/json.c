@@ -91,7 +91,6 @@ static const char *reason_of(const json_error_t *e)
     case json_error_null_character: return "a string holds the character \\u0000; remove it";
     case json_error_null_byte_in_key: return "a key holds the character \\u0000; remove it";
     case json_error_end_of_input_expected: return "more text behind the end of the value";
-    case json_error_numeric_overflow: return "a number is too large";
     default: return e->text;
     }
 }

@@ -47,8 +47,7 @@ static void test_json(void **state)
     json_refused("[1]\0", 4, "f.json:1:");
     JSON_REFUSED("[\"\\u0000\"]", "a string holds the character \\u0000; remove it");
     JSON_REFUSED("{\"\\u0000\": 1}", "\\u0000");
-    JSON_REFUSED("[1e999]", "a number is too large");
-    JSON_REFUSED("[99999999999999999999]", "a number is too large");
+    JSON_REFUSED("[99999999999999999999]", "too big");
     JSON_REFUSED("{\"a\":1} x", "more text behind the end of the value");
     json_refused("\0", 1, "f.json:1:");
 }
