@@ -262,8 +262,8 @@ static ts_status write_config(const ts_run *r, ts_error *err)
 static ts_status lock_folder(ts_run *r, ts_error *err)
 {
     ts_error why = {0};
-    char *path = r->lock || r->lockless ? NULL : ts_path_join(r->config->run_folder, "lock");
     if (r->lock || r->lockless) return TS_OK;
+    char *path = ts_path_join(r->config->run_folder, "lock");
     if (!path) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
     ts_status status = ts_lock_take(path, &r->lock, &why);
     ts_free(path);

@@ -179,7 +179,8 @@ if [ -w /dev/full ]; then
 fi
 # A reader that goes away: the run notices within a few steps and ends in order, its work saved.
 { "$TESSERA" train base.yml $tiny run_name=pipe steps=100000 2>"$err" </dev/null; echo $? >"$work/code"; } | head -n 8 >"$out"
-code_is 1 "$(cat "$work/code")" 'train | head -n 8' && says_like err '^tessera: nobody reads standard output any more; stopped after step [0-9]*; the same command continues'
+code_is 1 "$(cat "$work/code")" 'train | head -n 8' &&
+    says_like err '^tessera: nobody reads standard output any more; stopped after step [0-9]*; the same command continues'
 [ "$(wc -l <"$err")" = 1 ] || fail 'a closed pipe is worth one line' "$(show)"
 pipe_steps=$(steps_of pipe | awk '{ print $NF }')
 [ "$pipe_steps" -lt 1000 ] || fail "a closed pipe was noticed after $pipe_steps steps"
