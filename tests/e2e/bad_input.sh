@@ -237,5 +237,7 @@ if fits; then
     says_not err 'batch'
     limited run_name=long per_device_batch_size=8192 max_target_length=4096
     says err 'the train step finds no room; a smaller per_device_batch_size or max_target_length'
+else
+    echo 'no run fits into a limited address space here: messages about memory were not tried'
 fi
 finish
