@@ -25,23 +25,25 @@ static ts_status fill_entry(void *context, uint64_t first, size_t n, float *to, 
     return ts_download(t->buffer, to, t->offset + first * sizeof(float), n * sizeof(float), err);
 }
 
-enum { FINGERPRINT = 17 };
+enum { EXTENT = 40 };
 
-static const char *eval_fingerprint(const ts_run *r, char text[FINGERPRINT])
+/* What an evaluation covers: the held-out data, and how many batches of it. */
+static const char *eval_extent(const ts_run *r, char text[EXTENT])
 {
-    snprintf(text, FINGERPRINT, "%016" PRIx64, ts_loader_get_state(r->eval_data).fingerprint);
+    snprintf(text, EXTENT, "%016" PRIx64 "/%" PRId64, ts_loader_get_state(r->eval_data).fingerprint,
+             r->config->eval_steps);
     return text;
 }
 
-/* The evaluation of exactly this step, and the data it was made on: a run that has reached its target
+/* The evaluation of exactly this step, and what it covered: a run that has reached its target
  * is known by it when it is started again. NULL when there was none; *bad when memory is out. */
 static json_t *describe_evaluation(const ts_run *r, int *bad)
 {
-    char data[FINGERPRINT];
+    char extent[EXTENT];
     if (!r->eval_data || r->evaluated != r->step || !isfinite(r->eval_loss)) return NULL;
     json_t *o = json_object();
     *bad |= json_object_set_new(o, "loss", json_real(r->eval_loss));
-    *bad |= json_object_set_new(o, "data", json_string(eval_fingerprint(r, data)));
+    *bad |= json_object_set_new(o, "extent", json_string(eval_extent(r, extent)));
     return o;
 }
 
@@ -176,10 +178,10 @@ static ts_status same_model(const ts_run *r, const json_t *was, const char *wher
 static void take_evaluation(ts_run *r, const json_t *evaluation)
 {
     const json_t *loss = json_object_get(evaluation, "loss");
-    const char *data = json_string_value(json_object_get(evaluation, "data"));
+    const char *extent = json_string_value(json_object_get(evaluation, "extent"));
     double target = r->config->target_eval_loss;
-    char now[FINGERPRINT];
-    if (!r->eval_data || !json_is_real(loss) || !data || strcmp(data, eval_fingerprint(r, now)))
+    char now[EXTENT];
+    if (!r->eval_data || !json_is_real(loss) || !extent || strcmp(extent, eval_extent(r, now)))
         return;
     r->evaluated = r->step;
     r->eval_loss = json_real_value(loss);

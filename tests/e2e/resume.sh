@@ -131,7 +131,10 @@ train target $goal target_eval_loss=100
 says out 'run target has reached target_eval_loss=100 at step 2'
 says_not out 'completed step'
 diff -r "$work/target" "$work/runs/target" >/dev/null || fail 'a finished run changed its folder'
-train target $goal target_eval_loss=0.001 steps=4
+train target $goal target_eval_loss=0.001 steps=3
+says_like out '^completed step: 2, '
+# Another part that is evaluated is another target.
+train target $goal target_eval_loss=100 eval_steps=1 steps=4
 says_like out '^completed step: 3, '
 
 # ---- a damaged newest checkpoint is named, and the one before continues --------------------------
