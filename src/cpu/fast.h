@@ -132,4 +132,9 @@ void ts__gemm_run(const ts__gemm *g, const void *x, const void *y, void *out, vo
                   int threads);
 void ts__gemm_free(ts__gemm *g);
 
+/* f32 on AVX2 alone (matmul_avx2.c): one matrix of a spec, its batch dimensions ignored. */
+size_t ts__matmul_scratch(const ts__gemm_spec *s, int threads);
+void ts__matmul_avx2(const ts__gemm_spec *s, const float *x, const float *y, float *out,
+                     float *scratch, int threads);
+
 #endif

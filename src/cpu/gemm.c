@@ -1,4 +1,5 @@
-/* cpu/gemm.c – matrix products: oneDNN, and what it does not do by itself.
+/* cpu/gemm.c – matrix products: oneDNN, and what it does not do by itself. On machines with AVX2
+ * alone every product is matmul_avx2.c's, which says why.
  *
  * f32 × f32, and bf16 × bf16 where the machine has fast bf16 products, are one oneDNN primitive on
  * the operands' own strides. Everything else (bf16 storage without bf16 products, mixed dtypes,
@@ -31,11 +32,13 @@ typedef struct product {
     dnnl_primitive_t primitive;
     dnnl_memory_t x, y, out, scratch;
     size_t scratch_bytes;
+    ts__gemm_spec own; /* m > 0: matmul_avx2.c computes it */
 } product;
 
 struct ts__gemm {
     ts__gemm_spec s;
     ts_isa isa;
+    int threads;
     bool panels;                 /* else one product for everything */
     bool pack_x, pack_y, narrow; /* what panels convert */
     int64_t batches, mb, nb;     /* elements of the batch; panel sizes */
@@ -130,8 +133,15 @@ static ts_status dnnl_failed(dnnl_status_t e, const ts__gemm_spec *s, ts_error *
 }
 
 /* *slow = NULL: take whatever oneDNN has; else leave p empty where that is the reference. */
-static ts_status product_new(const ts__gemm_spec *s, product *p, bool *slow, ts_error *err)
+static ts_status product_new(const ts__gemm *g, const ts__gemm_spec *s, product *p, bool *slow,
+                             ts_error *err)
 {
+    if (g->isa == TS_ISA_AVX2) {
+        p->own = *s;
+        p->scratch_bytes = ts__matmul_scratch(s, g->threads);
+        if (slow) *slow = s->n_batch > 0;
+        return TS_OK;
+    }
     dnnl_memory_desc_t md[3];
     dnnl_primitive_desc_t pd = NULL;
     bool is_slow;
@@ -157,8 +167,13 @@ static ts_status product_new(const ts__gemm_spec *s, product *p, bool *slow, ts_
     return dnnl_failed(e, s, err);
 }
 
-static void product_run(const product *p, const void *x, const void *y, void *out, void *scratch)
+static void product_run(const product *p, const void *x, const void *y, void *out, void *scratch,
+                        int threads)
 {
+    if (p->own.m > 0) {
+        ts__matmul_avx2(&p->own, x, y, out, scratch, threads);
+        return;
+    }
     dnnl_exec_arg_t args[4] = {
         {DNNL_ARG_SRC, p->x},
         {DNNL_ARG_WEIGHTS, p->y},
@@ -244,7 +259,7 @@ static ts_status panels_new(ts__gemm *g, ts_error *err)
             if (m == 0 || n == 0) continue;
             ts__gemm_spec ps = panel_spec(g, m, n);
             if (g->narrow) ps.accumulate = false;
-            TS_TRY(product_new(&ps, &g->p[i][j], NULL, err));
+            TS_TRY(product_new(g, &ps, &g->p[i][j], NULL, err));
             if (g->p[i][j].scratch_bytes > bytes) bytes = g->p[i][j].scratch_bytes;
         }
     g->y_at = g->pack_x ? ts_round_up((size_t)(g->mb * s->k) * 4, 64) : 0;
@@ -302,7 +317,7 @@ static void panels_run(const ts__gemm *g, const void *x, const void *y, void *ou
             }
             const product *p = &g->p[m < g->mb][n < g->nb];
             void *to = g->narrow ? scratch + g->out_at : (char *)out + m0 * s->n * 4;
-            product_run(p, xp, yp, to, scratch + g->scratch_at);
+            product_run(p, xp, yp, to, scratch + g->scratch_at, threads);
             if (g->narrow) unpack(g, to, out, m0 * s->n + n0, m, n, threads);
         }
     }
@@ -328,7 +343,7 @@ static ts_status gemm_build(ts__gemm *g, int threads, ts_error *err)
     const bool bf16 = s->x == TS_BF16 && s->y == TS_BF16 && ts__bf16_products(g->isa);
     if ((f32 && s->out == TS_F32) || bf16) {
         bool slow;
-        TS_TRY(product_new(s, &g->p[0][0], &slow, err));
+        TS_TRY(product_new(g, s, &g->p[0][0], &slow, err));
         g->scratch_bytes = g->p[0][0].scratch_bytes;
         if (!slow) return TS_OK;
     }
@@ -347,6 +362,7 @@ ts_status ts__gemm_new(const ts__gemm_spec *s, ts_isa isa, int threads, ts__gemm
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for the plan of a matrix product");
     g->s = *s;
     g->isa = isa;
+    g->threads = threads;
     ts_status status = gemm_build(g, threads, err);
     if (status == TS_OK)
         *out = g;
@@ -372,7 +388,7 @@ void ts__gemm_run(const ts__gemm *g, const void *x, const void *y, void *out, vo
     }
     use_threads(threads);
     if (!g->panels) {
-        product_run(&g->p[0][0], x, y, out, scratch);
+        product_run(&g->p[0][0], x, y, out, scratch, threads);
         return;
     }
     for (int64_t b = 0; b < g->batches; b++) {

@@ -6,11 +6,13 @@
  */
 #include "engine_help.h"
 
+#include "cpu/kernel.h"
 #include "ir/builder.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { LARGE = 4096, WARM = 20, EXECUTES = 1000 };
@@ -259,8 +261,39 @@ static void hooks_work(void **unused)
     skip();
 }
 
+/* oneDNN is capped once a process, so each instruction set has one of its own. */
+static void on_isa(void **state)
+{
+    const ts_isa isa = (ts_isa)(uintptr_t)*state;
+    int status = 0;
+    if (isa > ts_isa_detect()) {
+        print_message("SKIP: this machine has no %s\n", ts_isa_name(isa));
+        skip();
+    }
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("TESSERA_ISA", ts_isa_name(isa), 1);
+        execl("/proc/self/exe", "test_engine_alloc", (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int all_isas(void)
+{
+    struct CMUnitTest tests[TS_ISAS];
+    for (int i = 0; i < TS_ISAS; i++)
+        tests[i] = (struct CMUnitTest){ts_isa_name((ts_isa)i), on_isa, NULL, NULL,
+                                       (void *)(uintptr_t)i};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int main(void)
 {
+    if (!getenv("TESSERA_ISA")) return all_isas();
     install();
     const struct CMUnitTest tests[] = {cmocka_unit_test(hooks_work),
                                        cmocka_unit_test(steps_allocate_nothing)};
