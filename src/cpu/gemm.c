@@ -116,7 +116,7 @@ static dnnl_status_t choose(const ts__gemm_spec *s, dnnl_memory_desc_t md[3],
     }
     if (!e) e = dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL);
     if (!e) e = dnnl_primitive_desc_query(*pd, dnnl_query_impl_info_str, 0, &name);
-    *slow = !strncmp(name, "ref", 3);
+    *slow = !strncmp(name, "ref", 3) || !strncmp(name, "gemm", 4);
     if (ops) dnnl_post_ops_destroy(ops);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return e;
@@ -132,35 +132,45 @@ static ts_status dnnl_failed(dnnl_status_t e, const ts__gemm_spec *s, ts_error *
         (long long)s->n, (long long)s->k, s->n_batch);
 }
 
-/* *slow = NULL: take whatever oneDNN has; else leave p empty where that is the reference. */
+static void own_product(const ts__gemm *g, const ts__gemm_spec *s, product *p)
+{
+    p->own = *s;
+    p->scratch_bytes = ts__matmul_scratch(s, g->threads);
+}
+
+static dnnl_status_t dnnl_product(product *p, dnnl_primitive_desc_t pd,
+                                  const dnnl_memory_desc_t md[3])
+{
+    dnnl_status_t e = dnnl_primitive_create(&p->primitive, pd);
+    if (!e) {
+        const dnnl_memory_desc_t *scratch =
+            dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        p->scratch_bytes = dnnl_memory_desc_get_size(scratch);
+        e = dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
+    }
+    if (!e) e = dnnl_memory_create(&p->x, &md[0], engine, DNNL_MEMORY_NONE);
+    if (!e) e = dnnl_memory_create(&p->y, &md[1], engine, DNNL_MEMORY_NONE);
+    if (!e) e = dnnl_memory_create(&p->out, &md[2], engine, DNNL_MEMORY_NONE);
+    return e;
+}
+
+/* Where oneDNN has nothing fast that allocates nothing: *slow becomes true and p stays empty, or, with slow =
+ * NULL, which only panels of f32 give, the product is our own. */
 static ts_status product_new(const ts__gemm *g, const ts__gemm_spec *s, product *p, bool *slow,
                              ts_error *err)
 {
-    if (g->isa == TS_ISA_AVX2) {
-        p->own = *s;
-        p->scratch_bytes = ts__matmul_scratch(s, g->threads);
-        if (slow) *slow = s->n_batch > 0;
-        return TS_OK;
-    }
     dnnl_memory_desc_t md[3];
     dnnl_primitive_desc_t pd = NULL;
-    bool is_slow;
-    dnnl_status_t e = choose(s, md, &pd, &is_slow);
-    if (slow) *slow = e == dnnl_unimplemented || is_slow;
-    if (!(slow && *slow)) {
-        if (!e) e = dnnl_primitive_create(&p->primitive, pd);
-        if (!e) {
-            const dnnl_memory_desc_t *scratch =
-                dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-            p->scratch_bytes = dnnl_memory_desc_get_size(scratch);
-            e = dnnl_memory_create(&p->scratch, scratch, engine, DNNL_MEMORY_NONE);
-        }
-        if (!e) e = dnnl_memory_create(&p->x, &md[0], engine, DNNL_MEMORY_NONE);
-        if (!e) e = dnnl_memory_create(&p->y, &md[1], engine, DNNL_MEMORY_NONE);
-        if (!e) e = dnnl_memory_create(&p->out, &md[2], engine, DNNL_MEMORY_NONE);
-    } else if (e == dnnl_unimplemented) {
+    bool is_slow = g->isa == TS_ISA_AVX2;
+    dnnl_status_t e = dnnl_success;
+    if (!is_slow) e = choose(s, md, &pd, &is_slow);
+    if (e == dnnl_unimplemented) {
         e = dnnl_success;
+        is_slow = true;
     }
+    if (slow) *slow = is_slow;
+    if (!e && !is_slow) e = dnnl_product(p, pd, md);
+    if (!e && is_slow && !slow) own_product(g, s, p);
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (!e) return TS_OK;
     product_free(p);

@@ -1,4 +1,4 @@
-/* cpu/matmul_avx2.c – f32 matrix products where the machine has AVX2 only.
+/* cpu/matmul_avx2.c – f32 matrix products where the machine has AVX2 only, and where oneDNN has no better.
  *
  * oneDNN 2.6 serves AVX2 with a product that allocates its packing buffers in every call and reads past
  * their end; from AVX-512 on it has one that does neither, and that is used there (gemm.c). This one packs
