@@ -14,7 +14,8 @@
 
 struct ts_metrics {
     ts_writer *file;
-    char *run_name;
+    char *run_name; /* as JSON */
+    ts_string text; /* of a line */
 };
 
 static double tokens_per_second(const ts_step_info *s)
@@ -45,13 +46,13 @@ static size_t peak_bytes(void)
     return getrusage(RUSAGE_SELF, &u) == 0 ? (size_t)u.ru_maxrss * 1024 : 0;
 }
 
-static ts_status write_line(ts_metrics *m, ts_string *s, ts_error *err)
+static ts_status write_line(ts_metrics *m, ts_error *err)
 {
+    ts_string *s = &m->text;
     ts_string_add(s, "}\n");
     ts_status status =
         s->failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a line of metrics")
                   : ts_writer_write(m->file, s->data, s->length, err);
-    ts_string_free(s);
     return status == TS_OK ? ts_writer_flush(m->file, err) : status;
 }
 
@@ -64,11 +65,13 @@ static void number(ts_string *s, const char *key, double v)
         ts_string_printf(s, ", \"%s\": null", key);
 }
 
-static ts_string begin_line(const ts_metrics *m, int64_t step)
+/* The text keeps its memory from line to line: a step allocates nothing. */
+static ts_string *begin_line(ts_metrics *m, int64_t step)
 {
-    ts_string s = ts_string_new(1 << 16);
-    ts_string_printf(&s, "{\"step\": %lld, \"run_name\": %s", (long long)step, m->run_name);
-    return s;
+    m->text.length = 0;
+    m->text.failed = false;
+    ts_string_printf(&m->text, "{\"step\": %lld, \"run_name\": %s", (long long)step, m->run_name);
+    return &m->text;
 }
 
 /* A disk that was full, or a kill, may have cut the last line: the next one begins on its own. */
@@ -91,6 +94,7 @@ ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err)
     ts_metrics *m = ts_alloc_zero(sizeof *m);
     json_t *name = json_string(c->run_name);
     ts_status status = TS_OK;
+    if (m) m->text = ts_string_new(1 << 16);
     if (m && name) m->run_name = ts_json_dump(name, JSON_ENCODE_ANY);
     if (!path || !m || !m->run_name)
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the metrics file");
@@ -109,43 +113,44 @@ ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err)
 ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *i, const ts_config *c, ts_error *err)
 {
     double clip = c->gradient_clipping_threshold;
-    ts_string s = begin_line(m, i->step);
-    number(&s, "learning/loss", i->loss);
-    number(&s, "learning/lm_loss", i->loss);
-    number(&s, "learning/perplexity", exp(i->loss));
-    number(&s, "learning/total_weights", (double)i->trained_tokens);
-    number(&s, "learning/grad_norm", clip > 0 && i->grad_norm > clip ? clip : i->grad_norm);
-    number(&s, "learning/raw_grad_norm", i->grad_norm);
-    number(&s, "learning/current_learning_rate", i->learning_rate);
-    number(&s, "perf/step_time_seconds", i->seconds);
-    number(&s, "perf/per_device_tflops", i->tflops);
-    number(&s, "perf/per_device_tflops_per_sec", tflops_per_second(i));
-    number(&s, "perf/per_device_tokens", (double)i->slots / i->devices);
-    number(&s, "perf/per_device_tokens_per_sec", tokens_per_second(i));
-    number(&s, "perf/trained_tokens_per_sec",
+    ts_string *s = begin_line(m, i->step);
+    number(s, "learning/loss", i->loss);
+    number(s, "learning/lm_loss", i->loss);
+    number(s, "learning/perplexity", exp(i->loss));
+    number(s, "learning/total_weights", (double)i->trained_tokens);
+    number(s, "learning/grad_norm", clip > 0 && i->grad_norm > clip ? clip : i->grad_norm);
+    number(s, "learning/raw_grad_norm", i->grad_norm);
+    number(s, "learning/current_learning_rate", i->learning_rate);
+    number(s, "perf/step_time_seconds", i->seconds);
+    number(s, "perf/per_device_tflops", i->tflops);
+    number(s, "perf/per_device_tflops_per_sec", tflops_per_second(i));
+    number(s, "perf/per_device_tokens", (double)i->slots / i->devices);
+    number(s, "perf/per_device_tokens_per_sec", tokens_per_second(i));
+    number(s, "perf/trained_tokens_per_sec",
            i->seconds > 0 ? (double)i->trained_tokens / i->seconds : 0);
-    number(&s, "perf/data_wait_seconds", i->data_seconds);
-    number(&s, "perf/padding_slots", (double)i->padding);
-    number(&s, "perf/peak_host_bytes", (double)peak_bytes());
-    ts_string_printf(&s, ", \"learning/skipped\": %s", i->skipped ? "true" : "false");
-    return write_line(m, &s, err);
+    number(s, "perf/data_wait_seconds", i->data_seconds);
+    number(s, "perf/padding_slots", (double)i->padding);
+    number(s, "perf/peak_host_bytes", (double)peak_bytes());
+    ts_string_printf(s, ", \"learning/skipped\": %s", i->skipped ? "true" : "false");
+    return write_line(m, err);
 }
 
 ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds,
                            ts_error *err)
 {
-    ts_string s = begin_line(m, step);
-    number(&s, "eval/avg_loss", loss);
-    number(&s, "eval/avg_perplexity", exp(loss));
-    number(&s, "eval/total_weights", weights);
-    number(&s, "eval/seconds", seconds);
-    return write_line(m, &s, err);
+    ts_string *s = begin_line(m, step);
+    number(s, "eval/avg_loss", loss);
+    number(s, "eval/avg_perplexity", exp(loss));
+    number(s, "eval/total_weights", weights);
+    number(s, "eval/seconds", seconds);
+    return write_line(m, err);
 }
 
 void ts__metrics_close(ts_metrics *m)
 {
     if (!m) return;
     ts_writer_abandon(m->file); /* every line was flushed */
+    ts_string_free(&m->text);
     ts_free(m->run_name);
     ts_free(m);
 }
