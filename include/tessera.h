@@ -96,7 +96,7 @@ typedef struct ts_value ts_value; /* lives until its graph is freed */
 #define TS_SCALAR ((const ts_dim *)NULL), 0
 
 /* A builder appends to one graph. The first mistake (a shape that does not fit, memory out) poisons
- * the graph: later calls return a placeholder, and ts_builder_finish reports the mistake with the
+ * the graph: later calls return a stand-in, and ts_builder_finish reports the mistake with the
  * line of the model that made it. */
 ts_builder *ts_builder_new(const char *name);
 TS_MUST_CHECK ts_status ts_builder_finish(ts_builder *b, ts_graph **graph,
