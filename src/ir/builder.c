@@ -1,6 +1,6 @@
 /* ir/builder.c – the builder: where nodes go, the first mistake, capture of outer values, repeats.
  *
- * A mistake poisons the builder: every later call returns a placeholder, and finish reports the first
+ * A mistake poisons the builder: every later call returns a stand-in, and finish reports the first
  * mistake with the line of the model that made it. So model code needs no checks between lines.
  *
  * A value of an outer region becomes a const of every repeat in between (ts__use). The arguments of a
