@@ -18,7 +18,7 @@ JOBS    ?= $(shell nproc)
 TEST_TIMEOUT ?= 300
 FUZZ_SECONDS ?= 60
 
-PKGS     := jansson yaml-0.1 libxxhash zlib libzstd libutf8proc
+PKGS     := jansson yaml-0.1 libxxhash zlib libzstd libutf8proc minizip
 PKG_CF   := $(shell pkg-config --cflags $(PKGS))
 PKG_LIBS := $(shell pkg-config --libs $(PKGS))
 CFLAGS  += -std=c11 -D_GNU_SOURCE $(WARN) $(WERROR) $(OPT) $(SAN) -fopenmp -fPIC -MMD -MP \

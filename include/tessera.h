@@ -368,6 +368,78 @@ TS_MUST_CHECK ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks
 /* "completed step: 41, seconds: 1.327, …" into buf; returns buf. */
 char *ts_step_line(const ts_step_info *info, char *buf, size_t n);
 
+/* ---- PJRT plugins of the xla engine ---- */
+
+typedef struct ts_plugin_info {
+    char name[32];            /* "cpu", "tpu", "cuda"; "" for one known by its path alone */
+    char path[4096];          /* the library; "" when there is none */
+    char package[64], version[64]; /* what installed it; "" where nobody recorded that */
+    int api_major, api_minor; /* of the PJRT C API */
+    char stablehlo[32];       /* newest StableHLO it takes; "" where it does not say */
+    char platform[64], platform_version[600];
+    int devices;              /* that this process could use */
+    char device_kind[64];
+    ts_status status;         /* TS_OK: usable. Else problem says why not, in one sentence */
+    char problem[1200];
+} ts_plugin_info;
+
+/* Every plugin that is found, each tried in a child process of its own, so that none can end this one. Owns
+ * *out until ts_plugins_free. */
+TS_MUST_CHECK ts_status ts_plugins_list(ts_plugin_info **out, size_t *n, ts_error *err);
+void ts_plugins_free(ts_plugin_info *list);
+
+typedef struct ts_plugin_install_options {
+    size_t struct_size;
+    const char *name;    /* "cpu", "cuda", "tpu" */
+    const char *folder;  /* where plugins live; NULL: the first of TESSERA_PLUGIN_PATH, else the user's */
+    bool accept_license; /* needed where the licence is not an open one (tpu) */
+    bool again;          /* even where the same version is there */
+    void *context;
+    void (*line)(void *context, const char *text); /* progress for people; the licence */
+} ts_plugin_install_options;
+void ts_plugin_install_options_default(ts_plugin_install_options *o);
+/* Downloads the package with pip, unpacks the library alone and records version and hash. What is interrupted or
+ * fails leaves the folder as it was. FAILED_PRECONDITION: a licence that was not accepted. */
+TS_MUST_CHECK ts_status ts_plugin_install(const ts_plugin_install_options *o, ts_plugin_info *out,
+                                          ts_error *err);
+
+/* ---- ahead-of-time compilation ---- */
+
+typedef struct ts_aot_collective {
+    char kind[32];    /* "all_gather", as the graph has it, or as XLA names it where the graph has none */
+    char axis[64];    /* mesh axes; "" for one that XLA made itself */
+    int64_t count;    /* executions in one step, loops multiplied out */
+    int64_t bytes;    /* one device's operands in one step */
+    char kept_as[96]; /* what the optimized program has: "all-gather", "2 × all-reduce-start (async)" */
+} ts_aot_collective;
+
+typedef struct ts_aot_buffer { /* a large temporary or argument, by its name in the model */
+    int64_t bytes;
+    char name[200], shape[120];
+} ts_aot_buffer;
+
+typedef struct ts_aot_report {
+    char topology[64], device_kind[64], plugin_version[600];
+    int devices;
+    int64_t argument_bytes, output_bytes, alias_bytes, temp_bytes, peak_bytes, capacity_bytes,
+        code_bytes;              /* of one device */
+    double flops, bytes_accessed; /* of one device and step, loops multiplied out */
+    ts_aot_collective *collective;
+    size_t n_collective;
+    ts_aot_buffer *buffer; /* the largest, where it does not fit */
+    size_t n_buffer;
+    bool fits;
+    int64_t needed_bytes; /* where it does not fit */
+    double compile_seconds, total_seconds;
+    int64_t host_peak_bytes; /* of the process that compiled */
+    char file[4096];         /* compiled_trainstep_file as it was written; "" none */
+} ts_aot_report;
+
+/* Compiles the train step of c for c's compile_topology in a child process, with no device and no network. A program
+ * that is too big is TS_OK with fits = false. Owns *out until ts_aot_report_free. */
+TS_MUST_CHECK ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err);
+void ts_aot_report_free(ts_aot_report *r);
+
 /* ---- comparison with reference outputs ---- */
 
 typedef struct ts_parity_row {

@@ -12,8 +12,8 @@
 set -eu
 
 build="gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libyaml-dev libxxhash-dev zlib1g-dev"
-build="$build libzstd-dev libutf8proc-dev"
-check="$build libcmocka-dev"
+build="$build libzstd-dev libutf8proc-dev libminizip-dev"
+check="$build libcmocka-dev python3-pip"
 ci="$check clang libclang-rt-dev libomp-dev"
 case ${1-build} in
     build) want=$build ;;
@@ -26,7 +26,7 @@ esac
 # Not a Debian: the package names mean nothing here, but what they bring may well be there.
 if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then
     if command -v gcc >/dev/null && command -v make >/dev/null && command -v pkg-config >/dev/null &&
-        pkg-config --exists jansson yaml-0.1 libxxhash zlib libzstd libutf8proc; then
+        pkg-config --exists jansson yaml-0.1 libxxhash zlib libzstd libutf8proc minizip; then
         exit 0
     fi
     echo "tessera: this system has no apt, and gcc, make, pkg-config or a library is missing." >&2

@@ -2,8 +2,8 @@
  *
  * One process, one engine at a time, any number of local devices. A buffer belongs to one device. An
  * executable runs the graph's program on every device in lockstep; arguments are listed device by
- * device. Execution may be asynchronous: errors are reported by wait, tied to the execute that made
- * them. A donated input (an output `replaces` it) is consumed: the output's buffer takes its place.
+ * device. Execution may be asynchronous: executes end in the order they were made, and wait reports the error of
+ * the oldest one. A donated input (an output `replaces` it) is consumed: the output's buffer takes its place.
  */
 #ifndef TS_ENGINE_H
 #define TS_ENGINE_H
@@ -16,10 +16,15 @@ typedef struct ts_buffer ts_buffer;
 
 typedef struct ts_engine_options {
     size_t struct_size;
-    const char *name; /* "cpu" */
+    const char *name; /* "cpu", "xla" */
     int devices;      /* local devices; the cpu engine's are virtual */
     int threads;      /* cpu: 0 = all allowed cores */
     const char *isa;  /* cpu: "ref", "avx2", …; NULL = TESSERA_ISA, else the best */
+    const char *plugin;    /* xla: "cpu", "tpu", "cuda" or a path; NULL: "cpu" */
+    const char *precision; /* xla: matmul_precision, of f32 products; NULL: "default" */
+    const char *dump_to;   /* xla: folder for the programs it compiles; NULL or "": none */
+    const char *const *xla_flag; /* xla: "name=value", passed with every compilation */
+    int n_xla_flag;
 } ts_engine_options;
 
 typedef struct ts_memory_stats { /* of one device, bytes */
@@ -27,8 +32,9 @@ typedef struct ts_memory_stats { /* of one device, bytes */
 } ts_memory_stats;
 
 typedef struct ts_exec_stats {
-    uint64_t executes;
-    double last_seconds;
+    uint64_t executes;     /* finished: of xla, calls of the plugin that came back without an error */
+    double last_seconds;   /* of the execute waited for last */
+    double last_done;      /* ts_clock_seconds() at its end */
     double flops, bytes; /* of one execute, loops multiplied out */
     ts_memory_stats memory;
 } ts_exec_stats;
@@ -42,6 +48,7 @@ typedef struct ts_profile_event {
 
 typedef struct ts_engine_vtable {
     const char *name;
+    bool asynchronous; /* execute returns before the program has run */
     ts_status (*open)(const ts_engine_options *o, ts_engine **out, ts_error *err);
     void (*close)(ts_engine *e);
     /* One line for people: "cpu: 2 threads, avx512_bf16 (…)". Until close. */
@@ -49,6 +56,10 @@ typedef struct ts_engine_vtable {
     int (*devices)(const ts_engine *e);
     /* The graph is borrowed until the executable is freed. */
     ts_status (*compile)(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err);
+    /* The same program from a file of ts_aot_compile, if it was made for just this program, these devices and this
+     * plugin: FAILED_PRECONDITION names what differs. NULL: the engine has no such files. */
+    ts_status (*load)(ts_engine *e, const ts_graph *g, const char *path, ts_executable **out,
+                      ts_error *err);
     void (*executable_free)(ts_executable *x);
     ts_status (*buffer_new)(ts_engine *e, int device, const ts_type *type, ts_buffer **out,
                             ts_error *err); /* zeroed */
@@ -59,11 +70,15 @@ typedef struct ts_engine_vtable {
      * an input, out[i] is that input's buffer (checked). */
     ts_status (*execute)(ts_executable *x, ts_buffer *const *in, ts_buffer *const *out,
                          ts_error *err);
+    /* Waits for the oldest execute that nobody has waited for; TS_OK at once when there is none. */
     ts_status (*wait)(ts_executable *x, ts_error *err);
     void (*stats)(const ts_executable *x, ts_exec_stats *out);
     /* Events of the next execute are recorded; count, then fill. 0 where the engine has no timeline. */
     void (*profile_next)(ts_executable *x);
     size_t (*profile)(const ts_executable *x, ts_profile_event *out, size_t max);
+    /* The device's own profile (XLA's xplane protobuf) of what runs in between, into path. NULL: none. */
+    ts_status (*trace_begin)(ts_engine *e, ts_error *err);
+    ts_status (*trace_end)(ts_engine *e, const char *path, ts_error *err);
 } ts_engine_vtable;
 
 struct ts_engine {
@@ -124,6 +139,6 @@ static inline ts_status ts_wait(ts_executable *x, ts_error *err)
     return x->vtable->wait(x, err);
 }
 
-extern const ts_engine_vtable ts_cpu_engine;
+extern const ts_engine_vtable ts_cpu_engine, ts_xla_engine;
 
 #endif

@@ -223,9 +223,18 @@ typedef struct ts_output_info {
     int replaces; /* index of the input whose buffer it takes; −1 none */
 } ts_output_info;
 
+enum { TS_MAX_AXES = 8 };
+
 struct ts_graph {
     ts_arena *arena;
     const char *name;
+    /* The mesh of a program that many devices run, major axis first; n_axis 0: one device. Device number = row-major
+     * index of its coordinates. A collective names one of these axes. */
+    struct {
+        const char *name;
+        int64_t size;
+    } axis[TS_MAX_AXES];
+    int n_axis;
     ts_region *top;         /* arguments: inputs; results: outputs */
     ts_output_info *output; /* [top->n_result] */
     int cap_output;
@@ -237,6 +246,8 @@ struct ts_graph {
 /* ---- making (graph.c) ------------------------------------------------------------------------ */
 
 ts_graph *ts__graph_new(const char *name);
+/* A copy with an arena of its own; `user` fields are not copied. */
+ts_status ts_graph_clone(const ts_graph *g, ts_graph **out, ts_error *err);
 /* Makes room for element n in an array of the arena (array: address of its pointer). */
 bool ts__arena_grow(ts_arena *a, void *array, int *capacity, int n, size_t element);
 ts_region *ts__region_new(ts_graph *g, ts_region *parent);

@@ -1,0 +1,25 @@
+/* xla/aot.h – a program compiled for a topology that is not there, in a child process. */
+#ifndef TS_AOT_H
+#define TS_AOT_H
+
+#include "xla/topology.h"
+
+typedef struct ts_aot_job {
+    size_t struct_size;
+    const char *plugin;      /* path of the library */
+    const ts_topology *topology;
+    int replicas;            /* ≤ topology->devices; the first ones of the topology, by id */
+    const char *program;     /* StableHLO text */
+    size_t n_program;
+    const char *const *flag; /* as in compile_options.h */
+    int n_flag;
+    const char *dump_to;     /* folder that keeps the programs, before and after; "" or NULL: none */
+    const char *save_to;     /* compiled_trainstep_file; "" or NULL: none */
+    double timeout;          /* seconds; 0: an hour */
+} ts_aot_job;
+
+/* Fills all of out but total_seconds. Without network, quietly; a plugin that dies is UNAVAILABLE with its last line.
+ * Out of memory on the device is TS_OK with fits = false and the largest buffers by their names in the model. */
+TS_MUST_CHECK ts_status ts__aot_compile(const ts_aot_job *job, ts_aot_report *out, ts_error *err);
+
+#endif

@@ -1,0 +1,30 @@
+/* xla/child.h – foreign code in a child process, so that it can stall, print, exit or abort without harm.
+ *
+ * The child's standard streams are a pipe of which the last lines are kept, its result is bytes written to a
+ * descriptor. It dies with its parent (PR_SET_PDEATHSIG) and at its time limit. Fork without exec: the child
+ * must not use OpenMP, and the parent must not have loaded the plugin that the child is to try.
+ */
+#ifndef TS_CHILD_H
+#define TS_CHILD_H
+
+#include "base/base.h"
+
+typedef struct ts_child_result {
+    ts_string bytes;    /* what work wrote */
+    ts_string output;   /* the end of what it printed, ≤ 8 KiB */
+    double seconds;
+    size_t peak_bytes;  /* largest resident size (ru_maxrss) */
+    int signal;         /* that ended it; 0: none */
+    int exit_code;      /* where no signal did; 0: work returned */
+    bool timed_out;
+} ts_child_result;
+
+/* work(context, fd) in a child with the environment changed by env ("NAME=value", n of them). TS_OK where the child
+ * ended by itself with 0; else UNAVAILABLE or DEADLINE_EXCEEDED with one sentence: "<what> was ended by
+ * SIGABRT: <its last line>". r is filled in either case; free it. */
+TS_MUST_CHECK ts_status ts__child_run(const char *what, double timeout, const char *const *env, int n,
+                                      void (*work)(void *context, int fd), void *context,
+                                      ts_child_result *r, ts_error *err);
+void ts__child_result_free(ts_child_result *r);
+
+#endif
