@@ -19,8 +19,30 @@ typedef struct ts_plugin_kind { /* one row a plugin that can be installed by nam
 } ts_plugin_kind;
 extern const ts_plugin_kind ts_plugin_kinds[];
 extern const int ts_plugin_kind_count;
+/* By name; NULL for another. */
+const ts_plugin_kind *ts__plugin_kind(const char *name);
 
-/* name: "cpu", "tpu", "cuda" or a path (it has a slash). NOT_FOUND says where was looked and how to install it. */
+typedef struct ts_plugin_record { /* plugin.json beside an installed library */
+    char name[32], package[64], version[64];
+    char file[256]; /* the library: a name, no path */
+    char xxh3[33];  /* XXH3-128 of its bytes, hex */
+    char license[64], source[300];
+    uint64_t bytes;
+} ts_plugin_record;
+/* where: the file, for messages. DATA_LOSS names the first member that is missing or wrong. */
+TS_MUST_CHECK ts_status ts__plugin_record_parse(const char *text, size_t n, const char *where,
+                                                ts_plugin_record *out, ts_error *err);
+/* Of the plugin in folder; NOT_FOUND where it has no plugin.json. */
+TS_MUST_CHECK ts_status ts__plugin_record_read(const char *folder, ts_plugin_record *out,
+                                               ts_error *err);
+TS_MUST_CHECK ts_status ts__plugin_record_write(const char *folder, const ts_plugin_record *r,
+                                                ts_error *err);
+/* Reads the library in folder and compares with r. DATA_LOSS says what differs. */
+TS_MUST_CHECK ts_status ts__plugin_record_check(const char *folder, const ts_plugin_record *r,
+                                                ts_error *err);
+
+/* name: "cpu", "tpu", "cuda", a folder's name where plugins live, or a path (it has a slash). NOT_FOUND says where
+ * was looked and how to install it. */
 TS_MUST_CHECK ts_status ts__plugin_find(const char *name, char *path, size_t n, ts_error *err);
 /* The folder that `install` writes to. */
 TS_MUST_CHECK ts_status ts__plugin_folder(const char *wanted, char *path, size_t n, ts_error *err);
