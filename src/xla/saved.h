@@ -1,7 +1,8 @@
 /* xla/saved.h – compiled_trainstep_file: a serialized executable and what it was made for.
  *
- * A safetensors file with one U8 tensor "executable"; its metadata says format, topology, program hash (XXH3-128 of
- * the StableHLO text and the compile options), plugin version and, for people, the configuration's keys.
+ * Two lines, then the bytes. The first is "tessera executable 1"; the second a JSON object with "topology",
+ * "program" (XXH3-128 of the StableHLO text and of the compile options), "plugin" (platform and its version),
+ * "bytes" and "xxh3" (of the bytes, hex). Nothing of it is trusted before all of it was checked.
  */
 #ifndef TS_SAVED_H
 #define TS_SAVED_H
@@ -14,8 +15,10 @@ typedef struct ts_saved_key { /* every part must be equal for the file to be loa
     char plugin[640];         /* platform and its version */
 } ts_saved_key;
 
+/* options: the bytes of compile_options.h, without flags that only say where to dump. */
 void ts__saved_key_program(const char *text, size_t n, const char *options, size_t n_options,
                            char out[40]);
+/* Whole or not at all: a temporary file beside it, synced, then renamed. */
 TS_MUST_CHECK ts_status ts__saved_write(const char *path, const ts_saved_key *key, const void *bytes,
                                         size_t n, ts_error *err);
 /* DATA_LOSS: not such a file. FAILED_PRECONDITION: made for something else, which is named with both values.
