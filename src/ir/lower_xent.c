@@ -63,9 +63,9 @@ static void backward(ts_builder *b, ts_value *const *in, double cap, ts_value **
     ts_value *label = ts_select(b, p.hit, ts__lower_spread(b, dloss, p.logits, row, 1), zero);
     ts_value *g = ts_sub(b, ts_mul(b, prob, both), label); /* [t,V] */
     if (cap > 0) g = ts_mul(b, g, ts__lower_cap_slope(b, p.logits, cap));
-    ts_value *dx = ts_dot(b, g, ts_convert(b, in[W], TS_F32), &to_x, TS_F32);
-    out[0] = ts_convert(b, dx, in[X]->type.dtype);
-    out[1] = ts_dot(b, g, ts_convert(b, in[X], TS_F32), &to_w, TS_F32);
+    g = ts_convert(b, g, in[X]->type.dtype); /* bf16 products; their sums are f32 */
+    out[0] = ts_convert(b, ts_dot(b, g, in[W], &to_x, TS_F32), in[X]->type.dtype);
+    out[1] = ts_dot(b, g, in[X], &to_w, TS_F32);
 }
 
 /* How many chunks, or 1. */

@@ -297,18 +297,28 @@ static void dot_side(const f64_call *c, int side, int64_t *key, int64_t *at)
     }
 }
 
-/* Adds every product x[i]·y[j] whose batch and contracted indices agree to its result. */
+/* Adds every product x[i]·y[j] whose batch and contracted indices agree to its result. The elements
+ * of y that agree in them, and so have one key, are a list: first[key], then next[j]. */
 static void dot(const f64_call *c)
 {
     const int64_t m = count(c->node->in[0]), n = count(c->node->in[1]);
-    int64_t *key_x = must((size_t)(2 * (m + n)), sizeof *key_x), *at_x = key_x + m,
-            *key_y = at_x + m, *at_y = key_y + n;
+    int64_t *key_x = must((size_t)(2 * m + 3 * n), sizeof *key_x), *at_x = key_x + m,
+            *key_y = at_x + m, *at_y = key_y + n, *next = at_y + n, keys = 0;
     dot_side(c, 0, key_x, at_x);
     dot_side(c, 1, key_y, at_y);
+    for (int64_t i = 0; i < m; i++) keys = key_x[i] >= keys ? key_x[i] + 1 : keys;
+    for (int64_t j = 0; j < n; j++) keys = key_y[j] >= keys ? key_y[j] + 1 : keys;
+    int64_t *first = must((size_t)keys, sizeof *first);
+    for (int64_t k = 0; k < keys; k++) first[k] = -1;
+    for (int64_t j = n - 1; j >= 0; j--) {
+        next[j] = first[key_y[j]];
+        first[key_y[j]] = j;
+    }
     for (int64_t i = 0; i < count(c->node->out[0]); i++) c->out[0][i] = 0;
     for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++)
-            if (key_x[i] == key_y[j]) c->out[0][at_x[i] + at_y[j]] += c->in[0][i] * c->in[1][j];
+        for (int64_t j = first[key_x[i]]; j >= 0; j = next[j])
+            c->out[0][at_x[i] + at_y[j]] += c->in[0][i] * c->in[1][j];
+    free(first);
     free(key_x);
 }
 

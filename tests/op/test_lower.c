@@ -101,12 +101,13 @@ static void test_every_composite(void **state)
         same_after_lowering(every_composite(TS_F32, i & 1 ? 5 : 0, i & 2 ? 0.7 : 0, i & 4));
 }
 
-/* Attention alone: more or fewer keys than queries, so that some rows see nothing. */
+/* Attention alone: more or fewer keys than queries, so that some rows see nothing. Long ones have a
+ * batch of 1, those of odd length one kv head. */
 static ts_graph *attention(int64_t S, int64_t T, bool causal, int64_t window, double softcap,
                            bool segments)
 {
     ts_builder *b = ts_builder_new("attention");
-    ts_dim B = {NULL, 2}, K = {NULL, 2}, D = {NULL, 3};
+    ts_dim B = {NULL, S > 100 ? 1 : 2}, K = {NULL, S & 1 ? 1 : 2}, D = {NULL, 3};
     ts_value *q = ts_input(b, "q", TS_F32, TS_DIMS(B, {NULL, S}, K, {NULL, 2}, D)), *in[7], *lse;
     in[0] = q;
     in[1] = ts_input(b, "k", TS_F32, TS_DIMS(B, {NULL, T}, K, D));
@@ -132,6 +133,7 @@ static void test_attention(void **state)
         int64_t window = i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 100;
         bool causal = i / 3 & 1, segments = i / 6 & 1;
         double softcap = i / 12 ? 0.9 : 0;
+        same_after_lowering(attention(4, 4, causal, window, softcap, segments));
         same_after_lowering(attention(5, 5, causal, window, softcap, segments));
         same_after_lowering(attention(2, 6, causal, window, softcap, false));
         same_after_lowering(attention(6, 2, causal, window, softcap, false));
@@ -139,6 +141,24 @@ static void test_attention(void **state)
         same_after_lowering(attention(3, 0, causal, window, softcap, false));
         same_after_lowering(attention(0, 0, causal, window, softcap, segments));
     }
+}
+
+/* Long enough for several blocks of queries, with another remainder each, and ranges of keys that
+ * begin late, end early, or are empty (more queries than keys: the first see nothing). */
+static void test_attention_in_blocks(void **state)
+{
+    (void)state;
+    static const struct { int64_t S, T, window; double softcap; bool causal, segments; } cases[] = {
+        {300, 300, 0, 0, true, false},    {300, 300, 0, 0, false, false},
+        {300, 300, 90, 0.9, true, false}, {300, 300, 90, 0, false, false},
+        {300, 300, 0, 0, true, true},     {257, 257, 200, 0.9, true, true},
+        {140, 333, 0, 0.9, true, false},  {140, 333, 70, 0, true, false},
+        {300, 20, 0, 0, true, false},     {300, 150, 10, 0.9, false, false},
+        {600, 600, 1, 0, true, false},    {300, 0, 0, 0, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        same_after_lowering(attention(cases[i].S, cases[i].T, cases[i].causal, cases[i].window,
+                                      cases[i].softcap, cases[i].segments));
 }
 
 /* Rope with tables of their own for each row of a batch, forth and back. */
@@ -161,6 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_composite),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_in_blocks),
         cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
