@@ -36,11 +36,13 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZERS  := $(FUZZ_SRC:%.c=$(BUILD)/%)
+FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/fake/*.c)))
+FAKES    := $(patsubst %,$(BUILD)/tests/fake/lib%.so,fake_pjrt no_api needs_gone)
 CONFIGS  := $(sort $(wildcard configs/*.yml configs/*/*.yml))
 
 all: $(BUILD)/tessera
 lib: $(BUILD)/libtessera.a
-tests: $(TESTS) $(FUZZERS)
+tests: $(TESTS) $(FUZZERS) $(FAKES)
 
 # ---- what is built -----------------------------------------------------------------------------
 
@@ -64,6 +66,20 @@ FUZZ_MAIN ?= $(BUILD)/tests/fuzz/driver.o
 $(FUZZERS): %: %.o $(filter %.o,$(FUZZ_MAIN)) $(BUILD)/libtessera.a
 	$(CC) $(LDFLAGS) -o $@ $< $(FUZZ_MAIN) $(BUILD)/libtessera.a $(LDLIBS)
 $(BUILD)/tests/%.o: ISA := -Itests -Wno-missing-prototypes
+
+# PJRT plugins for the tests: one that runs on the CPU engine and fails to order; no plugin; one that lacks a library.
+$(BUILD)/tests/fake/libfake_pjrt.so: $(FAKE_OBJ) $(BUILD)/libtessera.a tests/fake/exports.map
+	$(CC) -shared $(LDFLAGS) -Wl,-Bsymbolic,--version-script=tests/fake/exports.map -o $@ $(FAKE_OBJ) \
+		$(BUILD)/libtessera.a $(LDLIBS)
+$(BUILD)/tests/fake/libno_api.so: $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) -shared -o $@ -x c /dev/null
+$(BUILD)/tests/fake/libneeds_gone.so: $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) -shared -o $(@D)/libgone.so -Wl,-soname,libgone.so -x c /dev/null
+	$(CC) -shared -o $@ -x c /dev/null -x none -Wl,--no-as-needed $(@D)/libgone.so
+	@rm $(@D)/libgone.so
+$(filter $(BUILD)/tests/unit/test_xla_%,$(TESTS)): | $(FAKES)
 
 # The demo's text comes out of an R data file.
 $(BUILD)/tools/rdb_text: tools/rdb_text.c
@@ -172,4 +188,4 @@ help:
 
 FORCE:
 .PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels check-peers install clean help FORCE
--include $(OP_HARNESS:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
+-include $(OP_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
