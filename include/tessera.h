@@ -396,10 +396,12 @@ typedef struct ts_plugin_install_options {
     bool again;          /* even where the same version is there */
     void *context;
     void (*line)(void *context, const char *text); /* progress for people; the licence */
+    bool (*stop)(void *context); /* asked a few times a second; true: CANCELLED. Both may be NULL */
 } ts_plugin_install_options;
 void ts_plugin_install_options_default(ts_plugin_install_options *o);
 /* Downloads the package with pip, unpacks the library alone and records version and hash. What is interrupted or
- * fails leaves the folder as it was. FAILED_PRECONDITION: a licence that was not accepted. */
+ * fails leaves the plugin as it was. FAILED_PRECONDITION: a licence that was not accepted, or another install is
+ * going on. UNAVAILABLE: it cannot be downloaded here. out->status: whether it is usable here. */
 TS_MUST_CHECK ts_status ts_plugin_install(const ts_plugin_install_options *o, ts_plugin_info *out,
                                           ts_error *err);
 

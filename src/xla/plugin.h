@@ -37,6 +37,9 @@ TS_MUST_CHECK ts_status ts__plugin_record_read(const char *folder, ts_plugin_rec
                                                ts_error *err);
 TS_MUST_CHECK ts_status ts__plugin_record_write(const char *folder, const ts_plugin_record *r,
                                                 ts_error *err);
+/* Sets r->bytes and r->xxh3 from the library r->file in folder. */
+TS_MUST_CHECK ts_status ts__plugin_record_measure(const char *folder, ts_plugin_record *r,
+                                                  ts_error *err);
 /* Reads the library in folder and compares with r. DATA_LOSS says what differs. */
 TS_MUST_CHECK ts_status ts__plugin_record_check(const char *folder, const ts_plugin_record *r,
                                                 ts_error *err);

@@ -147,6 +147,21 @@ static ts_status hash_of(ts_file *f, char hex[33], ts_error *err)
     return status;
 }
 
+ts_status ts__plugin_record_measure(const char *folder, ts_plugin_record *r, ts_error *err)
+{
+    char *path = ts_path_join(folder, r->file);
+    ts_file *f = NULL;
+    if (!path) return out_of_memory(folder, err);
+    ts_status status = ts_file_open(path, &f, err);
+    if (status == TS_OK) {
+        r->bytes = ts_file_size(f);
+        status = hash_of(f, r->xxh3, err);
+    }
+    ts_file_close(f);
+    ts_free(path);
+    return status;
+}
+
 ts_status ts__plugin_record_check(const char *folder, const ts_plugin_record *r, ts_error *err)
 {
     char *path = ts_path_join(folder, r->file), hex[33];
