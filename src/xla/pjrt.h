@@ -16,6 +16,7 @@ typedef struct ts_pjrt {
     int major, minor;   /* of its API */
     char stablehlo[32]; /* "1.20.0"; "" where it does not say */
     bool carries_graph; /* plugin attribute "tessera_graph": wants the graph's text behind the program */
+    char *missing;      /* libraries that could not be opened before it, "libcudnn.so.9, …"; NULL: none */
 } ts_pjrt;
 
 /* True when the plugin is new enough to have the function: functions behind PJRT_Client_Compile's age are optional. */
@@ -27,6 +28,8 @@ typedef struct ts_pjrt {
  * UNIMPLEMENTED another major version. */
 TS_MUST_CHECK ts_status ts__pjrt_load(const char *path, ts_pjrt **out, ts_error *err);
 void ts__pjrt_free(ts_pjrt *p); /* NULL is fine; the library stays */
+/* True once the library at path was loaded into this process: it cannot be tried in a child any more. */
+bool ts__pjrt_loaded(const char *path);
 
 /* e as a ts_error, "<what>: <the plugin's message>", and destroys it; TS_OK for NULL. Codes are the same numbers. */
 TS_MUST_CHECK ts_status ts__pjrt_check(const ts_pjrt *p, PJRT_Error *e, const char *what,

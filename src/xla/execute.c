@@ -1,0 +1,200 @@
+/* xla/execute.c – runs a compiled program: arguments in the plugin's order, at most two executes in flight, errors
+ * tied to the execute that they come from.
+ *
+ * What execute hands back are the outputs' buffers at once, and events for the end. A third execute first waits for
+ * the oldest, so that the host cannot run away from the device. A failed execute leaves its outputs, the
+ * donated inputs among them, without bytes: they are marked, and say so when they are used.
+ * Seconds of an execute: from its start – when it was given away, or when the one before it ended – to its end.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "xla/run.h"
+
+static uint64_t serial; /* marks start at 1 */
+
+/* ---- what was given -------------------------------------------------------------------------- */
+
+static ts_status check_buffer(const ts_xla_executable *x, const ts_buffer *b, int device,
+                              const ts_type *type, const char *what, const char *name,
+                              ts_error *err)
+{
+    char found[400], expected[400];
+    if (!b) return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: no buffer was given", what, name);
+    if (b->vtable != &ts_xla_engine || ((const ts_xla_buffer *)b)->engine != x->engine)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer belongs to another engine",
+                        what, name);
+    if (b->device != device)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is on device %d, expected %d",
+                        what, name, b->device, device);
+    if (!ts_type_same(&b->type, type))
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is %s, the program has %s",
+                        what, name, ts_type_text(&b->type, found, sizeof found),
+                        ts_type_text(type, expected, sizeof expected));
+    return TS_OK;
+}
+
+static ts_status check_outputs(const ts_xla_executable *x, int device, ts_buffer *const *in,
+                               ts_buffer *const *out, uint64_t read, uint64_t written,
+                               ts_error *err)
+{
+    const ts_graph *g = x->base.graph;
+    size_t donated = 0, written_inputs = 0;
+    for (size_t k = 0; k < x->n_out; k++) {
+        int replaces = g->output[k].replaces;
+        const char *name = g->output[k].name;
+        TS_TRY(check_buffer(x, out[k], device, &g->top->result[k]->type, "output", name, err));
+        ts_xla_buffer *b = (ts_xla_buffer *)out[k];
+        if (replaces >= 0 && out[k] != in[replaces])
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "output %s replaces input %s, so both must be the same buffer", name,
+                            g->top->arg[replaces]->name);
+        if (b->mark == written || (replaces < 0 && b->mark == read))
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "output %s: its buffer is an input or another output as well", name);
+        b->mark = written;
+        donated += replaces >= 0;
+    }
+    for (size_t k = 0; k < x->n_in; k++)
+        written_inputs += ((ts_xla_buffer *)in[k])->mark == written;
+    if (written_inputs != donated)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "a buffer that an output replaces was given as two inputs");
+    return TS_OK;
+}
+
+/* Checks one replica's buffers and puts its arguments at its place of the plugin's lists. */
+static ts_status bind(ts_xla_executable *x, int place, ts_buffer *const *in, ts_buffer *const *out,
+                      ts_error *err)
+{
+    const ts_region *top = x->base.graph->top;
+    int device = x->order[place];
+    PJRT_Buffer **argument = x->argument + (size_t)place * x->n_in;
+    uint64_t read = ++serial, written = ++serial;
+    for (size_t k = 0; k < x->n_in; k++) {
+        const char *name = top->arg[k]->name;
+        TS_TRY(check_buffer(x, in[k], device, &top->arg[k]->type, "input", name, err));
+        ts_xla_buffer *b = (ts_xla_buffer *)in[k];
+        ts_status status = ts__xla_buffer_flush(b, err);
+        if (status != TS_OK)
+            return ts__error_context(err, "input %s of %s", name, x->base.graph->name);
+        b->mark = read;
+        argument[k] = b->remote;
+    }
+    return check_outputs(x, device, in, out, read, written, err);
+}
+
+/* ---- what came back -------------------------------------------------------------------------- */
+
+static bool is_deleted(const ts_xla *e, PJRT_Buffer *remote)
+{
+    PJRT_ARGS(PJRT_Buffer_IsDeleted_Args, a);
+    ts_error ignored = {0};
+    a.buffer = remote;
+    return ts__pjrt_check(e->pjrt, e->pjrt->api->PJRT_Buffer_IsDeleted(&a), "looking at a buffer",
+                          &ignored) != TS_OK ||
+           a.is_deleted;
+}
+
+/* The plugin refused: whatever it had taken from the donated inputs already is gone. */
+static void forget_taken(ts_xla_executable *x, ts_buffer *const *in)
+{
+    const ts_graph *g = x->base.graph;
+    for (int d = 0; d < x->engine->n_devices; d++)
+        for (size_t k = 0; k < x->n_out; k++) {
+            if (g->output[k].replaces < 0) continue;
+            ts_xla_buffer *b =
+                (ts_xla_buffer *)in[(size_t)d * x->n_in + (size_t)g->output[k].replaces];
+            if (b->place == TS_XLA_DEVICE && is_deleted(x->engine, b->remote))
+                ts__xla_buffer_lose(b);
+        }
+}
+
+static void take_results(ts_xla_executable *x, ts_xla_slot *slot, ts_buffer *const *out)
+{
+    for (int place = 0; place < x->engine->n_devices; place++) {
+        size_t from = (size_t)place * x->n_out, to = (size_t)x->order[place] * x->n_out;
+        for (size_t k = 0; k < x->n_out; k++) {
+            ts_xla_buffer *b = (ts_xla_buffer *)out[to + k];
+            ts__xla_buffer_take(b, x->result[from + k]);
+            b->slot = slot;
+            b->slot_at = to + k;
+            slot->written[to + k] = b;
+        }
+    }
+}
+
+/* Waits for every device; the first error is the execute's. */
+static ts_status finish_oldest(ts_xla_executable *x, ts_error *err)
+{
+    ts_xla_slot *slot = &x->slot[x->oldest];
+    char what[300];
+    ts_status status = TS_OK;
+    snprintf(what, sizeof what, "execute %" PRIu64 " of %.200s failed", slot->number,
+             x->base.graph->name);
+    for (int d = 0; d < x->engine->n_devices; d++) {
+        ts_error own = {0};
+        ts_status one = ts__pjrt_await(x->engine->pjrt, slot->event[d], what, &own);
+        slot->event[d] = NULL;
+        if (one != TS_OK && status == TS_OK) status = TS_ERROR(err, one, "%s", own.msg);
+    }
+    double now = ts_clock_seconds(), start = slot->dispatched;
+    for (size_t i = 0; i < (size_t)x->engine->n_devices * x->n_out; i++) {
+        ts_xla_buffer *b = slot->written[i];
+        if (!b) continue;
+        ts__xla_buffer_leave_slot(b);
+        if (status != TS_OK) ts__xla_buffer_lose(b);
+    }
+    if (x->stats.last_done > start) start = x->stats.last_done;
+    x->stats.last_seconds = now - start;
+    x->stats.last_done = now;
+    x->stats.executes += status == TS_OK;
+    x->oldest = (x->oldest + 1) % TS_XLA_IN_FLIGHT;
+    x->in_flight--;
+    return status;
+}
+
+/* ---- the vtable's functions ------------------------------------------------------------------ */
+
+ts_status ts__xla_execute(ts_executable *executable, ts_buffer *const *in, ts_buffer *const *out,
+                          ts_error *err)
+{
+    ts_xla_executable *x = (ts_xla_executable *)executable;
+    const ts_xla *e = x->engine;
+    char what[300];
+    if (x->in_flight == TS_XLA_IN_FLIGHT) TS_TRY(finish_oldest(x, err));
+    for (int place = 0; place < e->n_devices; place++) {
+        size_t d = (size_t)x->order[place];
+        TS_TRY(bind(x, place, in + d * x->n_in, out + d * x->n_out, err));
+    }
+    ts_xla_slot *slot = &x->slot[(x->oldest + x->in_flight) % TS_XLA_IN_FLIGHT];
+    PJRT_ARGS(PJRT_ExecuteOptions, options);
+    PJRT_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
+    slot->number = ++x->executes;
+    slot->dispatched = ts_clock_seconds();
+    options.launch_id = (int)(slot->number & INT32_MAX);
+    a.executable = x->loaded;
+    a.options = &options;
+    a.argument_lists = x->argument_list;
+    a.num_devices = (size_t)e->n_devices;
+    a.num_args = x->n_in;
+    a.output_lists = x->result_list;
+    a.device_complete_events = slot->event;
+    snprintf(what, sizeof what, "execute %" PRIu64 " of %.200s was refused", slot->number,
+             x->base.graph->name);
+    ts_status status =
+        ts__pjrt_check(e->pjrt, e->pjrt->api->PJRT_LoadedExecutable_Execute(&a), what, err);
+    if (status != TS_OK) {
+        forget_taken(x, in);
+        return status;
+    }
+    take_results(x, slot, out);
+    x->in_flight++;
+    return TS_OK;
+}
+
+ts_status ts__xla_wait(ts_executable *executable, ts_error *err)
+{
+    ts_xla_executable *x = (ts_xla_executable *)executable;
+    return x->in_flight ? finish_oldest(x, err) : TS_OK;
+}

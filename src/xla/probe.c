@@ -1,0 +1,162 @@
+/* xla/probe.c – is a plugin usable? It is loaded, and its devices counted, in a child process that may come to any end.
+ *
+ * The child writes what it has found after each stage, so that of a plugin which dies while it opens its devices the
+ * versions are still known. Whatever happens, the answer is one sentence that names the library. A TPU plugin on a
+ * machine without TPU devices is told not to ask the cloud's metadata server, which would take it minutes.
+ * Not here: where plugins are (plugin.c).
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "xla/child.h"
+#include "xla/pjrt.h"
+#include "xla/plugin.h"
+
+typedef struct probe {
+    const char *path;
+    bool with_client;
+    int devices;
+} probe;
+
+/* What crosses the pipe: both ends are one program. */
+typedef struct finding {
+    ts_plugin_info info;
+} finding;
+
+static const double default_timeout = 60;
+
+/* ---- in the child ---------------------------------------------------------------------------- */
+
+static void send_all(int fd, const finding *f)
+{
+    const char *p = (const char *)f;
+    size_t left = sizeof *f;
+    while (left) {
+        ssize_t n = write(fd, p, left);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; /* the parent reports that nothing came */
+        p += n;
+        left -= (size_t)n;
+    }
+}
+
+static ts_status look_at_devices(const ts_pjrt *p, const probe *w, ts_plugin_info *i, ts_error *err)
+{
+    PJRT_Client *client;
+    PJRT_Device *const *device;
+    size_t n;
+    ts_status status = ts__pjrt_client_new(p, w->devices, &client, err);
+    if (status == TS_NOT_FOUND || status == TS_FAILED_PRECONDITION) {
+        /* How libtpu and CUDA say that there is no such device. */
+        ts__error_context(err, "no device");
+        return err->code = TS_UNAVAILABLE;
+    }
+    if (status != TS_OK) return status;
+    status = ts__pjrt_platform(p, client, i->platform, sizeof i->platform, i->platform_version,
+                               sizeof i->platform_version, err);
+    if (status == TS_OK) status = ts__pjrt_devices(p, client, &device, &n, err);
+    if (status == TS_OK) {
+        i->devices = (int)n;
+        if (n == 0)
+            status = TS_ERROR(err, TS_UNAVAILABLE,
+                              "no device: the plugin opened, and has none to offer");
+        else
+            status = ts__pjrt_device_describe(p, device[0], NULL, i->device_kind,
+                                              sizeof i->device_kind, err);
+    }
+    ts__pjrt_client_free(p, client);
+    return status;
+}
+
+static void try_it(void *context, int fd)
+{
+    const probe *w = context;
+    finding f = {0};
+    ts_error err = {0};
+    ts_pjrt *p = NULL;
+    ts_plugin_info *i = &f.info;
+    i->status = ts__pjrt_load(w->path, &p, &err);
+    if (i->status == TS_OK) {
+        i->api_major = p->major;
+        i->api_minor = p->minor;
+        snprintf(i->stablehlo, sizeof i->stablehlo, "%s", p->stablehlo);
+        send_all(fd, &f);
+        if (w->with_client) i->status = look_at_devices(p, w, i, &err);
+    }
+    snprintf(i->problem, sizeof i->problem, "%.*s", (int)sizeof i->problem - 1, err.msg);
+    send_all(fd, &f);
+    ts__pjrt_free(p);
+}
+
+/* ---- in the parent --------------------------------------------------------------------------- */
+
+static double time_limit(void)
+{
+    const char *text = getenv("TESSERA_PLUGIN_TIMEOUT");
+    char *end;
+    if (!text || !*text) return default_timeout;
+    double seconds = strtod(text, &end);
+    return *end == '\0' && seconds > 0 && seconds < 1e6 ? seconds : default_timeout;
+}
+
+/* The device files of TPU drivers, old and new. */
+static bool tpu_devices_exist(void)
+{
+    char **name = NULL;
+    size_t n = 0;
+    bool found = false;
+    if (ts_list_folder("/dev", &name, &n, NULL) == TS_OK)
+        for (size_t i = 0; i < n && !found; i++)
+            found = strncmp(name[i], "accel", 5) == 0 && name[i][5] >= '0' && name[i][5] <= '9';
+    ts_names_free(name, n);
+    name = NULL;
+    n = 0;
+    if (!found && ts_path_kind_of("/dev/vfio") == TS_PATH_FOLDER &&
+        ts_list_folder("/dev/vfio", &name, &n, NULL) == TS_OK)
+        for (size_t i = 0; i < n && !found; i++) found = name[i][0] >= '0' && name[i][0] <= '9';
+    ts_names_free(name, n);
+    return found;
+}
+
+/* Without a type of accelerator on purpose: with one it looks for the whole slice and not for a device. */
+static int quiet_environment(const char *path, const char *const **env)
+{
+    static const char *const quiet[] = {"TPU_SKIP_MDS_QUERY=1", "TPU_WORKER_HOSTNAMES=localhost",
+                                        "TPU_WORKER_ID=0", "TPU_LOG_DIR=disabled",
+                                        "ALLOW_MULTIPLE_LIBTPU_LOAD=1"};
+    const char *slash = strrchr(path, '/');
+    *env = quiet;
+    if (!strstr(slash ? slash : path, "tpu") || tpu_devices_exist()) return 0;
+    return (int)(sizeof quiet / sizeof *quiet);
+}
+
+ts_status ts__plugin_probe(const char *name, const char *path, bool with_client, int devices,
+                           ts_plugin_info *out, ts_error *err)
+{
+    probe w = {path, with_client, devices};
+    ts_child_result r;
+    ts_error own = {0};
+    const char *const *env;
+    char what[4200];
+    int n_env = quiet_environment(path, &env);
+    snprintf(what, sizeof what, "the plugin %s, tried in a process of its own,", path);
+    ts_status status = ts__child_run(what, time_limit(), env, n_env, try_it, &w, &r, &own);
+    *out = (ts_plugin_info){0};
+    size_t n = r.bytes.length / sizeof(finding);
+    if (n) *out = ((const finding *)(const void *)r.bytes.data)[n - 1].info;
+    if (status == TS_OK && n)
+        status = out->status;
+    else if (status == TS_OK)
+        status = TS_ERROR(&own, TS_UNAVAILABLE, "%s ended without an answer", what);
+    if (own.code != TS_OK)
+        snprintf(out->problem, sizeof out->problem, "%.*s", (int)sizeof out->problem - 1, own.msg);
+    ts__child_result_free(&r);
+    out->status = status;
+    snprintf(out->name, sizeof out->name, "%s", name ? name : "");
+    snprintf(out->path, sizeof out->path, "%s", path);
+    if (status != TS_OK) return TS_ERROR(err, status, "%s", out->problem);
+    return TS_OK;
+}
