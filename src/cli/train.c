@@ -34,6 +34,7 @@ typedef struct display {
     bool shown;       /* the live line is on the screen */
     int failure;      /* errno of standard output; 0: it takes what it is given */
     const char *run_folder;
+    const ts_config *unshown; /* printed behind the first line, which says which engine runs */
     double seconds; /* smoothed time of a step */
     double loss;    /* smoothed */
 } display;
@@ -73,12 +74,24 @@ static void on_log(void *context, ts_log_level level, const char *line)
     cli_log(d->quiet, level, line);
 }
 
+/* A configuration would push a live line's terminal page away. */
+static void show_config(display *d)
+{
+    const ts_config *c = d->unshown;
+    d->unshown = NULL;
+    if (!c || d->live || !ts_config_wants_log(c)) return;
+    char *text = ts_config_text(c);
+    if (text) fputs(text, stdout);
+    ts_text_free(text);
+}
+
 static void on_line(void *context, const char *text)
 {
     display *d = context;
     if (d->quiet) return;
     clear_live(d);
     puts(text);
+    show_config(d);
     show(d);
 }
 
@@ -153,17 +166,12 @@ static bool can_rewrite(void)
     return isatty(STDOUT_FILENO) && term && *term && strcmp(term, "dumb") != 0;
 }
 
-/* The configuration would push a live line's terminal page away; what has no effect must be seen everywhere. */
-static void show_config(const ts_config *c, display *d)
+/* What has no effect must be seen everywhere. */
+static void show_notes(const ts_config *c, const display *d)
 {
     const char *note;
     for (size_t i = 0; !d->quiet && (note = ts_config_note(c, i)); i++)
         fprintf(stderr, "tessera: note: %s\n", note);
-    if (d->quiet || d->live || !ts_config_wants_log(c)) return;
-    char *text = ts_config_text(c);
-    if (text) fputs(text, stdout);
-    ts_text_free(text);
-    show(d);
 }
 
 static void say_stopped(const ts_config *c, const display *d, const ts_train_result *r)
@@ -187,7 +195,8 @@ static int train(const ts_config *c, display *d)
     ts_train_hooks hooks;
     ts_train_result result;
     d->run_folder = ts_config_run_folder(c);
-    show_config(c, d);
+    d->unshown = c;
+    show_notes(c, d);
     ts_train_hooks_default(&hooks);
     hooks.context = d;
     hooks.line = on_line;

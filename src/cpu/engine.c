@@ -307,9 +307,12 @@ static ts_status cpu_execute(ts_executable *executable, ts_buffer *const *in, ts
     if (x->status != TS_OK) return x->status;
     double start = ts_clock_seconds();
     x->timeline.n = 0;
+    x->timeline.unrecorded = 0;
     x->timeline.origin = start;
     ts__cpu_run(x->program, x->device, x->n_devices, timeline);
-    x->stats.last_seconds = ts_clock_seconds() - start;
+    x->stats.last_done = ts_clock_seconds();
+    x->stats.last_seconds = x->stats.last_done - start;
+    x->stats.unrecorded = x->timeline.unrecorded;
     x->stats.executes++;
     x->profile_next = false;
     return TS_OK;

@@ -71,6 +71,7 @@ typedef struct ts_cpu_device {
 typedef struct ts_cpu_timeline {
     ts_profile_event *event;
     size_t n, max;
+    uint64_t unrecorded; /* beyond max */
     double origin;
 } ts_cpu_timeline;
 /* timeline may be NULL. Allocates nothing. */

@@ -95,7 +95,10 @@ static void run_timed(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
     ts_cpu_timeline *t = r->timeline;
     double start = ts_clock_seconds();
     run_step(r, d, s);
-    if (t->n == t->max) return;
+    if (t->n == t->max) {
+        t->unrecorded++;
+        return;
+    }
     t->event[t->n++] = (ts_profile_event){.node = s->node,
                                           .start_seconds = start - t->origin,
                                           .seconds = ts_clock_seconds() - start,

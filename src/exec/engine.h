@@ -37,6 +37,7 @@ typedef struct ts_exec_stats {
     double last_done;      /* ts_clock_seconds() at its end */
     double flops, bytes; /* of one execute, loops multiplied out */
     ts_memory_stats memory;
+    uint64_t unrecorded; /* events of the last profiled execute beyond what is kept of one */
 } ts_exec_stats;
 
 /* One timed instruction of a profiled execute. */
@@ -76,7 +77,8 @@ typedef struct ts_engine_vtable {
     /* Events of the next execute are recorded; count, then fill. 0 where the engine has no timeline. */
     void (*profile_next)(ts_executable *x);
     size_t (*profile)(const ts_executable *x, ts_profile_event *out, size_t max);
-    /* The device's own profile (XLA's xplane protobuf) of what runs in between, into path. NULL: none. */
+    /* The device's own profile (XLA's xplane protobuf) of what runs in between, into path; path NULL drops it. Begin
+     * is UNIMPLEMENTED where the device has no profiler. NULL: the engine has none. */
     ts_status (*trace_begin)(ts_engine *e, ts_error *err);
     ts_status (*trace_end)(ts_engine *e, const char *path, ts_error *err);
 } ts_engine_vtable;

@@ -46,6 +46,7 @@ struct ts_config {
     ts_model_config model;  /* unless model_path is set: read it from there then */
     const char *run_folder; /* <base_output_directory>/<run_name> */
     const char *model_file; /* the preset that was used, "" when none was */
+    ts_config_list xla_flags; /* compile_xla_flags, each "name=value" */
     const char *output_problem; /* why the default output folder cannot be written; NULL: it can */
 
     size_t n_notes; /* keys that were set and have no effect, and the like; to be shown once */

@@ -2,7 +2,8 @@
  *
  * Every rule reports against the key that a person would change, with what would work. A rule stays
  * silent when one of its keys is already reported.
- * Not here: limits of a single key (config_keys.def), data (config_data.c), paths (config_path.c).
+ * Not here: limits of a single key (config_keys.def), data (config_data.c), engine and
+ * compiler (config_engine.c), paths (config_path.c).
  */
 #include "train/config_internal.h"
 
@@ -337,4 +338,5 @@ void ts__config_derive(ts_loading *l)
     ts__config_derive_data(l);
     derive_model(l);
     check_start(l);
+    ts__config_derive_engine(l);
 }

@@ -111,6 +111,7 @@ void ts__layer_environment(ts_loading *l);
 /* Values that follow from others, and every rule that involves more than one key. */
 void ts__config_derive(ts_loading *l);
 void ts__config_derive_data(ts_loading *l);
+void ts__config_derive_engine(ts_loading *l);
 /* ~/ at the front of a path becomes $HOME/. */
 void ts__config_expand_paths(ts_loading *l);
 void ts__config_check_paths(ts_loading *l);

@@ -41,7 +41,9 @@ void ts__config_expand_paths(ts_loading *l)
 {
     static const int single[] = {TS_K_base_output_directory, TS_K_model_path,
                                  TS_K_load_parameters_path,  TS_K_load_full_state_path,
-                                 TS_K_metrics_file,          TS_K_tokenizer_path};
+                                 TS_K_metrics_file,          TS_K_tokenizer_path,
+                                 TS_K_plugin,                TS_K_compiled_trainstep_file,
+                                 TS_K_xla_dump_to};
     static const int lists[] = {TS_K_dataset_path, TS_K_eval_dataset_path};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
         const char **field = (const char **)((char *)l->c + ts__keys[single[i]].offset);
@@ -242,6 +244,28 @@ ts_status ts_config_check_output(const ts_config *c, ts_error *err)
                     c->base_output_directory, c->output_problem);
 }
 
+/* A plugin by its path, and what the compiler writes. Whether compiled_trainstep_file is there matters to training
+ * alone, which asks itself (choose.c); `tessera compile` writes it. */
+static void check_engine_paths(ts_loading *l)
+{
+    const ts_config *c = l->c;
+    const char *plugin = c->plugin;
+    if (strchr(plugin, '/') && !l->bad[TS_K_plugin] && !is_address(l, TS_K_plugin, plugin)) {
+        ts_path_kind kind = ts_path_kind_of(plugin);
+        if (kind == TS_PATH_NONE)
+            check_missing(l, TS_K_plugin, plugin);
+        else if (kind != TS_PATH_FILE)
+            ts__key_problem(l, TS_K_plugin, "%.200s is not a file; expected a shared library",
+                            plugin);
+    }
+    if (*c->compiled_trainstep_file)
+        (void)is_address(l, TS_K_compiled_trainstep_file, c->compiled_trainstep_file);
+    ts_path_kind dump = *c->xla_dump_to ? ts_path_kind_of(c->xla_dump_to) : TS_PATH_FOLDER;
+    if (!is_address(l, TS_K_xla_dump_to, c->xla_dump_to) && dump != TS_PATH_FOLDER &&
+        dump != TS_PATH_NONE)
+        ts__key_problem(l, TS_K_xla_dump_to, "is not a folder; expected the name of a folder");
+}
+
 void ts__config_check_paths(ts_loading *l)
 {
     const ts_config *c = l->c;
@@ -252,6 +276,7 @@ void ts__config_check_paths(ts_loading *l)
     check_weights(l, TS_K_model_path, c->model_path);
     check_weights(l, TS_K_load_parameters_path, c->load_parameters_path);
     check_weights(l, TS_K_load_full_state_path, c->load_full_state_path);
+    check_engine_paths(l);
     check_output(l);
     if (*c->metrics_file && ts_path_kind_of(c->metrics_file) == TS_PATH_FOLDER)
         ts__key_problem(l, TS_K_metrics_file, "is a folder; expected the name of a file");

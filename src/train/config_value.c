@@ -54,7 +54,6 @@ static const struct {
      "dataset_path=FILE"},
     {TS_K_tokenizer_type, NULL,
      "not available in this version; byte is, and dataset_type=tokens takes ids made elsewhere"},
-    {TS_K_engine, "xla", "not available in this version; cpu is (or auto)"},
     {TS_K_cpu_devices, NULL, "this version runs on one device; 1 works"},
     {TS_K_remat_policy, NULL,
      "not available in this version; full computes each layer again, none keeps everything"},
@@ -79,7 +78,8 @@ static const struct {
     {TS_K_mlp_activations, NULL, "llama2 layers have silu,linear"},
     {TS_K_tokenize_train_data, NULL,
      "for rows that hold tokens set dataset_type=tokens; true works"},
-    {TS_K_profiler, NULL, "not available in this version; leave it empty"},
+    {TS_K_profiler, "nsys",
+     "starts no profiler of NVIDIA's; run `nsys profile tessera train …`, or set xplane"},
     {TS_K_skip_step_on_spikes, NULL,
      "not available; non-finite steps are skipped with abort_on_nan_loss=false"},
 };

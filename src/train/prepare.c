@@ -23,14 +23,6 @@ void ts__run_line(const ts_run *r, const char *fmt, ...)
     if (r->hooks->line) r->hooks->line(r->hooks->context, text);
 }
 
-ts_status ts__open_engine(const ts_config *c, ts_engine **out, ts_error *err)
-{
-    ts_engine_options o = {
-        .struct_size = sizeof o, .devices = (int)c->devices, .threads = (int)c->threads};
-    o.name = strcmp(c->engine, "auto") == 0 ? "cpu" : c->engine;
-    return ts_engine_open(&o, out, err);
-}
-
 ts_status ts__set_rope(ts_bound *b, const ts_model_config *m, int64_t S, ts_error *err)
 {
     size_t bytes = (size_t)(S * (m->head_dim / 2)) * sizeof(float);
@@ -40,9 +32,9 @@ ts_status ts__set_rope(ts_bound *b, const ts_model_config *m, int64_t S, ts_erro
                    : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for rope's tables");
     if (status == TS_OK) {
         ts_model_rope_tables(m, 0, S, cos, sin);
-        status = ts_bound_set(b, "rope.cos", cos, bytes, err);
+        status = ts_bound_keep(b, "rope.cos", cos, bytes, err);
     }
-    if (status == TS_OK) status = ts_bound_set(b, "rope.sin", sin, bytes, err);
+    if (status == TS_OK) status = ts_bound_keep(b, "rope.sin", sin, bytes, err);
     ts_free(cos);
     ts_free(sin);
     return status;
@@ -219,9 +211,10 @@ static void say_size(const ts_run *r, const ts_step_flops *f, const ts_memory_st
 }
 
 /* An executable of the run and its batch; the weights have their room already. */
-static ts_status bind(ts_run *r, const ts_graph *g, const char *what, ts_bound **out, ts_error *err)
+static ts_status bind(ts_run *r, const ts_graph *g, const char *what, int slots, const char *file,
+                      ts_bound **out, ts_error *err)
 {
-    ts_status status = ts_bound_new(r->engine, g, r->state, out, err);
+    ts_status status = ts_bound_open(r->engine, g, r->state, slots, file, out, err);
     if (status == TS_RESOURCE_EXHAUSTED)
         ts__error_context(err,
                           "the %s finds no room; a smaller per_device_batch_size or "
@@ -231,12 +224,22 @@ static ts_status bind(ts_run *r, const ts_graph *g, const char *what, ts_bound *
                            : status;
 }
 
+static ts_status bind_train(ts_run *r, ts_error *err)
+{
+    const char *file = r->config->compiled_trainstep_file;
+    bool ahead = r->engine->vtable->asynchronous && r->config->max_inflight_computations > 1;
+    r->depth = ahead ? TS_MAX_INFLIGHT : 1;
+    TS_TRY(bind(r, r->train_graph, "train step", r->depth, *file ? file : NULL, &r->train, err));
+    if (*file) ts__run_line(r, "train step loaded from %s", file);
+    return TS_OK;
+}
+
 static ts_status compile(ts_run *r, ts_error *err)
 {
     double start = ts_clock_seconds();
     TS_TRY(ts_state_new(r->engine, r->train_graph, &r->state, err));
-    TS_TRY(bind(r, r->train_graph, "train step", &r->train, err));
-    if (r->eval_graph) TS_TRY(bind(r, r->eval_graph, "evaluation", &r->eval, err));
+    TS_TRY(bind_train(r, err));
+    if (r->eval_graph) TS_TRY(bind(r, r->eval_graph, "evaluation", 1, NULL, &r->eval, err));
     ts_exec_stats s;
     ts_executable *x = ts_bound_executable(r->train);
     x->vtable->stats(x, &s);
@@ -284,14 +287,19 @@ static ts_status lock_folder(ts_run *r, ts_error *err)
 
 static ts_status open_engine(ts_run *r, ts_error *err)
 {
-    TS_TRY(ts_config_check_output(r->config, err));
+    const ts_config *c = r->config;
+    ts_engine_choice choice;
+    const char *note;
+    TS_TRY(ts_config_check_output(c, err));
     /* At once where the folder is there; another run's data may take minutes to read. */
-    if (ts_path_kind_of(r->config->run_folder) == TS_PATH_FOLDER) TS_TRY(lock_folder(r, err));
-    TS_TRY(ts__open_engine(r->config, &r->engine, err));
-    ts__run_line(r, "engine %s%s", r->engine->vtable->describe(r->engine),
-                 strcmp(r->config->engine, "auto") == 0 ? " (engine=auto: no accelerator in use)"
-                                                        : "");
-    return TS_OK;
+    if (ts_path_kind_of(c->run_folder) == TS_PATH_FOLDER) TS_TRY(lock_folder(r, err));
+    ts__choose_engine(c, "", &choice);
+    TS_TRY(ts__check_engine_keys(c, &choice, err));
+    TS_TRY(ts__open_chosen(c, &choice, &r->engine, err));
+    ts__run_line(r, *choice.why ? "engine %s (%s)" : "engine %s",
+                 r->engine->vtable->describe(r->engine), choice.why);
+    for (int i = 0; (note = ts__engine_note(c, &choice, i)); i++) ts_log(TS_LOG_INFO, "%s", note);
+    return ts__profile_open(r, err);
 }
 
 static ts_status open_folder(ts_run *r, ts_error *err)
@@ -304,6 +312,7 @@ static ts_status open_folder(ts_run *r, ts_error *err)
 static ts_status start(ts_run *r, ts_error *err)
 {
     TS_TRY(ts__run_start(r, err));
+    r->dispatched = r->step;
     r->started = true;
     return r->step < r->config->steps && !r->stop ? write_config(r, err) : TS_OK;
 }
@@ -323,6 +332,7 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
 
 void ts__run_release(ts_run *r)
 {
+    ts__profile_close(r);
     ts__metrics_close(r->metrics);
     ts_sampler_free(r->sampler);
     ts_bound_free(r->eval);

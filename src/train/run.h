@@ -3,15 +3,23 @@
 #define TS_RUN_H
 
 #include "exec/engine.h"
+#include "train/choose.h"
 #include "train/config.h"
 #include "train/program.h"
 #include "train/source.h"
 #include "train/state.h"
 
-/* The engine that the configuration asks for; "auto" takes what is found. */
-ts_status ts__open_engine(const ts_config *c, ts_engine **out, ts_error *err);
-
 typedef struct ts_metrics ts_metrics;
+typedef struct ts_profile ts_profile;
+
+enum { TS_MAX_INFLIGHT = 2 }; /* more would hide no more of the host's work */
+
+/* A step that was dispatched and not yet awaited. Times are ts_clock_seconds(). */
+typedef struct ts_flight {
+    ts_step_info info;     /* what is known by then */
+    double requested, fed; /* its batch was asked for, and had been read */
+    double sent, dispatched; /* its inputs were on their way; it was dispatched */
+} ts_flight;
 
 typedef struct ts_run {
     const ts_config *config;
@@ -30,7 +38,13 @@ typedef struct ts_run {
     ts_batch batch;       /* micro-batch pointers into the arrays below */
     int32_t *tokens, *labels, *segments, *positions; /* [rows of a step, S] */
     bool packed;
-    int64_t step;      /* steps done */
+    int64_t step;       /* steps done: awaited, and their results are known */
+    int64_t dispatched; /* ≥ step; the data stands there. Equal wherever the state is read or saved */
+    int depth;          /* of the pipeline: 1 where the engine is synchronous */
+    ts_flight flight[TS_MAX_INFLIGHT]; /* [depth], a ring by step number */
+    double last_done;   /* when the step awaited last had ended */
+    bool data_ended;    /* no batch for step number `dispatched` */
+    ts_profile *profile; /* NULL where nothing is profiled */
     int64_t nonfinite; /* skipped in a row */
     double tflops;
     double loss, eval_loss;
@@ -53,8 +67,28 @@ ts_status ts__run_save(ts_run *r, ts_error *err);
 /* By the start rule: the newest checkpoint of this run, else the configured weights, else initial values. */
 ts_status ts__run_start(ts_run *r, ts_error *err);
 
-/* What the hook asks for: a save now, and r->interrupted. */
+/* What the hook asks for: a save now, and r->interrupted. What is in flight is finished before. */
 ts_status ts__run_obey(ts_run *r, ts_error *err);
+
+/* One step (step.c). Dispatch: its batch, its inputs, its execution; or r->data_ended. Finish: the oldest in
+ * flight is awaited, told and judged. Drain: all of them. */
+ts_status ts__run_dispatch(ts_run *r, ts_error *err);
+ts_status ts__run_finish(ts_run *r, ts_error *err);
+ts_status ts__run_drain(ts_run *r, ts_error *err);
+/* Saves what was trained, if it can be, after a failure that left the state whole; returns status. */
+ts_status ts__run_save_and_fail(ts_run *r, ts_status status);
+/* A batch of r's arrays into the inputs of the next execution. */
+ts_status ts__run_upload(ts_run *r, ts_bound *to, int64_t rows, ts_error *err);
+
+/* The profile of some steps (profile.c); all do nothing where r->profile is NULL. Open: refuses what cannot work.
+ * Due: it begins or ends before this step. Between: steps, with nothing in flight; last: the run ends here. */
+ts_status ts__profile_open(ts_run *r, ts_error *err);
+bool ts__profile_is_due(const ts_run *r, int64_t step);
+void ts__profile_between(ts_run *r, bool last);
+void ts__profile_dispatch(ts_run *r); /* before a step is dispatched */
+void ts__profile_finish(ts_run *r, const ts_flight *f);
+void ts__profile_close(ts_run *r);
+
 /* A number for people: -nan says no more than nan. */
 double ts__run_plain(double v);
 

@@ -76,6 +76,7 @@ static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
 
 ts_status ts__run_save(ts_run *r, ts_error *err)
 {
+    TS_ASSERT(r->dispatched == r->step); /* the state and the data's position are of one step */
     size_t n = ts_state_tensor_count(r->state);
     ts_state_tensor *t = ts_alloc((n + 1) * sizeof *t);
     ts_checkpoint_entry *e = ts_alloc_zero((n + 1) * sizeof *e);

@@ -46,14 +46,25 @@ typedef struct ts_bound ts_bound;
  * others; outputs that replace an input use its buffer. state may be NULL. */
 ts_status ts_bound_new(ts_engine *e, const ts_graph *g, ts_state *state, ts_bound **out,
                        ts_error *err);
-void ts_bound_free(ts_bound *b); /* NULL is fine */
+/* The same for up to slots executions in flight, each with batch and result buffers of its own: outputs replace
+ * inputs of the state only. file: the program as an engine's load takes it, instead of compiling; or NULL. */
+ts_status ts_bound_open(ts_engine *e, const ts_graph *g, ts_state *state, int slots,
+                        const char *file, ts_bound **out, ts_error *err);
+void ts_bound_free(ts_bound *b); /* waits for what is in flight; NULL is fine */
 ts_executable *ts_bound_executable(const ts_bound *b);
-/* Writes a whole input; NOT_FOUND is a programmer's error and asserted. bytes must be the input's size. */
+/* Writes a whole input of the next execution; one that is not there is a programmer's error and asserted. bytes must
+ * be the input's size. */
 ts_status ts_bound_set(ts_bound *b, const char *input, const void *data, size_t bytes,
                        ts_error *err);
+/* The same for all executions from now on, before the first of them is in flight. */
+ts_status ts_bound_keep(ts_bound *b, const char *input, const void *data, size_t bytes,
+                        ts_error *err);
 bool ts_bound_has(const ts_bound *b, const char *input);
+/* An output of the execution waited for last. */
 ts_status ts_bound_get(ts_bound *b, const char *output, void *data, size_t bytes, ts_error *err);
 const ts_type *ts_bound_output_type(const ts_bound *b, const char *output);
-ts_status ts_bound_execute(ts_bound *b, ts_error *err); /* and waits */
+ts_status ts_bound_dispatch(ts_bound *b, ts_error *err); /* fewer than slots may be in flight */
+ts_status ts_bound_wait(ts_bound *b, ts_error *err);     /* for the oldest in flight */
+ts_status ts_bound_execute(ts_bound *b, ts_error *err);  /* both, with nothing else in flight */
 
 #endif

@@ -1,7 +1,8 @@
 /* train/train.c – the loop: batch → step → metrics → maybe evaluation → maybe checkpoint.
  *
- * A step's seconds run from the request for its batch to its synchronised end; compilation, evaluation and
- * checkpoints are timed apart. The graph itself skips a step that is not finite; the loop counts and decides.
+ * Steps are dispatched ahead as far as the engine allows (step.c), but never past one after which something reads
+ * the state: an evaluation, a sample, a checkpoint, the last step. So nothing is in flight where the state is read,
+ * and the data stands where the state does. What the hook asks for in between is done once the pipeline is empty.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,18 +14,6 @@ void ts_train_hooks_default(ts_train_hooks *h)
     *h = (ts_train_hooks){.struct_size = sizeof *h};
 }
 
-/* ---- batches --------------------------------------------------------------------------------- */
-
-static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *err)
-{
-    size_t n = (size_t)(rows * r->config->max_target_length) * sizeof(int32_t);
-    TS_TRY(ts_bound_set(to, "tokens", r->tokens, n, err));
-    TS_TRY(ts_bound_set(to, "labels", r->labels, n, err));
-    if (!r->packed) return TS_OK;
-    TS_TRY(ts_bound_set(to, "segments", r->segments, n, err));
-    return ts_bound_set(to, "positions", r->positions, n, err);
-}
-
 /* ---- what the hook asks for ------------------------------------------------------------------- */
 
 /* Between steps the state is whole: a save is possible then, in the middle of an evaluation or a sample too.
@@ -32,6 +21,7 @@ static ts_status upload_batch(ts_run *r, ts_bound *to, int64_t rows, ts_error *e
 ts_status ts__run_obey(ts_run *r, ts_error *err)
 {
     ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
+    if (what != TS_CONTINUE) TS_TRY(ts__run_drain(r, err));
     if (what == TS_SAVE_AND_STOP) r->interrupted = true;
     bool save = what != TS_CONTINUE && r->started && r->config->enable_checkpointing &&
                 r->saved_step != r->step;
@@ -52,7 +42,7 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
         ts_status status = ts_loader_next(r->eval_data, &r->batch, err);
         if (status == TS_OUT_OF_RANGE) break;
         TS_TRY(status);
-        TS_TRY(upload_batch(r, r->eval, r->config->eval_rows, err));
+        TS_TRY(ts__run_upload(r, r->eval, r->config->eval_rows, err));
         TS_TRY(ts_bound_execute(r->eval, err));
         TS_TRY(ts_bound_get(r->eval, "loss_sum", &loss, sizeof loss, err));
         TS_TRY(ts_bound_get(r->eval, "weights", &n, sizeof n, err));
@@ -74,130 +64,57 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
     return TS_OK;
 }
 
-/* ---- one step -------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
-static ts_status execute_step(ts_run *r, ts_step_info *info, ts_error *err)
-{
-    float lr = (float)ts_schedule_rate(&r->config->schedule, r->step), loss, norm;
-    int32_t count = (int32_t)(r->step + 1);
-    bool ok;
-    TS_TRY(upload_batch(r, r->train, r->config->batch_rows, err));
-    TS_TRY(ts_bound_set(r->train, "lr", &lr, sizeof lr, err));
-    TS_TRY(ts_bound_set(r->train, "step", &count, sizeof count, err));
-    TS_TRY(ts_bound_execute(r->train, err));
-    TS_TRY(ts_bound_get(r->train, "loss", &loss, sizeof loss, err));
-    TS_TRY(ts_bound_get(r->train, "grad_norm", &norm, sizeof norm, err));
-    TS_TRY(ts_bound_get(r->train, "ok", &ok, 1, err));
-    info->loss = (double)loss;
-    info->grad_norm = (double)norm;
-    info->learning_rate = (double)lr;
-    info->skipped = !ok;
-    return TS_OK;
-}
-
-double ts__run_plain(double v)
-{
-    return isnan(v) ? (double)NAN : v;
-}
-
-/* What to change: the key that stopped the run is another where the loss itself is fine. */
-static void advise(const ts_config *c, const ts_step_info *info, bool abort_now, char *buf,
-                   size_t n)
-{
-    long long most = (long long)c->max_nonfinite_steps;
-    if (abort_now)
-        snprintf(buf, n,
-                 "Lower learning_rate, or set abort_on_%s_loss=false to skip up to "
-                 "max_nonfinite_steps=%lld",
-                 isnan(info->loss) ? "nan" : "inf", most);
-    else
-        snprintf(
-            buf, n,
-            "Lower learning_rate, or raise max_nonfinite_steps=%lld to skip more such steps in "
-            "a row",
-            most);
-}
-
-/* Policy for losses and gradients that are not finite; the graph has already left the state as it was. A state
- * that diverged is not saved: the newest checkpoint is the place to go on from. */
-static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
+/* Does something read the state once n steps are done? */
+static bool is_due(const ts_run *r, int64_t n)
 {
     const ts_config *c = r->config;
-    if (!info->skipped) {
-        r->nonfinite = 0;
-        return TS_OK;
-    }
-    r->nonfinite++;
-    bool abort_now =
-        (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
-    if (!abort_now && r->nonfinite <= c->max_nonfinite_steps) return TS_OK;
-    char kept[1200] = "no checkpoint was written", advice[200];
-    if (r->saved_step >= 0)
-        snprintf(kept, sizeof kept, "the newest checkpoint is %s/checkpoints/%lld", c->run_folder,
-                 (long long)r->saved_step);
-    advise(c, info, abort_now, advice, sizeof advice);
-    return TS_ERROR(
-        err, TS_ABORTED,
-        "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite, and none of them "
-        "changed the weights; %s. %s",
-        (long long)info->step, ts__run_plain(info->loss), ts__run_plain(info->grad_norm),
-        (long long)r->nonfinite, r->nonfinite == 1 ? "" : "s", kept, advice);
+    return n >= c->steps || (r->eval_data && n % c->eval_interval == 0) ||
+           (c->sample_interval > 0 && n % c->sample_interval == 0) ||
+           (c->enable_checkpointing && n % c->checkpoint_period == 0) || ts__profile_is_due(r, n);
 }
 
-/* What was trained outlives a failure that left the state whole, if the checkpoint can be written. The failure
- * is what the user is told; a second one would only hide it. */
-static ts_status save_and_fail(ts_run *r, ts_status status)
-{
-    ts_error unsaid = {0};
-    if (r->config->enable_checkpointing && r->saved_step != r->step) (void)ts__run_save(r, &unsaid);
-    return status;
-}
-
+/* Fills the pipeline, then awaits the oldest step of it. */
 static ts_status one_step(ts_run *r, ts_error *err)
 {
-    const ts_config *c = r->config;
-    ts_step_info info = {.step = r->step,
-                         .steps = c->steps,
-                         .tflops = r->tflops,
-                         .devices = (int)c->devices,
-                         .slots = c->batch_rows * c->max_target_length};
-    double start = ts_clock_seconds();
-    ts_status status = ts_loader_next(r->train_data, &r->batch, err);
-    if (status == TS_OUT_OF_RANGE) {
-        ts__run_line(r, "the data ended after step %lld (num_epoch=%lld)", (long long)r->step - 1,
-                     (long long)c->num_epoch);
-        r->stop = true;
-        return TS_OK;
-    }
-    if (status != TS_OK) return save_and_fail(r, status);
-    info.data_seconds = ts_clock_seconds() - start;
-    info.trained_tokens = r->batch.trained_tokens;
-    info.padding = r->batch.padding;
-    TS_TRY(execute_step(r, &info, err));
-    info.seconds = ts_clock_seconds() - start;
-    r->loss = info.loss;
-    r->step++;
-    if (r->hooks->step) r->hooks->step(r->hooks->context, &info);
-    status = ts__metrics_step(r->metrics, &info, c, err);
-    return status == TS_OK ? judge(r, &info, err) : save_and_fail(r, status);
+    if (r->dispatched == r->step) ts__profile_between(r, false);
+    while (!r->data_ended && r->dispatched - r->step < r->depth &&
+           (r->dispatched == r->step || !is_due(r, r->dispatched)))
+        TS_TRY(ts__run_dispatch(r, err));
+    if (r->dispatched > r->step) return ts__run_finish(r, err);
+    ts__run_line(r, "the data ended after step %lld (num_epoch=%lld)", (long long)r->step - 1,
+                 (long long)r->config->num_epoch);
+    r->stop = true;
+    return TS_OK;
 }
-
-/* ---- the loop -------------------------------------------------------------------------------- */
 
 static ts_status after_step(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
-    bool last = r->step >= c->steps || r->stop;
-    bool evaluate = r->eval_data && r->evaluated != r->step;
+    bool last = r->step >= c->steps || r->stop, whole = r->dispatched == r->step;
+    bool evaluate = whole && r->eval_data && r->evaluated != r->step;
     ts_status status = TS_OK;
+    TS_ASSERT(whole || !is_due(r, r->step));
     if (evaluate && (r->step % c->eval_interval == 0 || last)) status = ts__run_evaluate(r, err);
     if (status == TS_OK && c->sample_interval > 0 && r->step % c->sample_interval == 0 &&
         !r->interrupted)
         status = ts__run_sample(r, err);
-    if (status != TS_OK) return save_and_fail(r, status);
+    if (status != TS_OK) return ts__run_save_and_fail(r, status);
     if (!r->interrupted) TS_TRY(ts__run_obey(r, err));
     bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
-    return due && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
+    return due && r->dispatched == r->step && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
+}
+
+/* Obeying may have finished another step, after which something is due too. */
+static ts_status after_steps(ts_run *r, ts_error *err)
+{
+    int64_t before;
+    do {
+        before = r->step;
+        TS_TRY(after_step(r, err));
+    } while (r->step != before && !r->interrupted);
+    return TS_OK;
 }
 
 static ts_status loop(ts_run *r, ts_error *err)
@@ -214,8 +131,9 @@ static ts_status loop(ts_run *r, ts_error *err)
     while (r->step < c->steps && !r->stop && !r->interrupted) {
         int64_t before = r->step;
         TS_TRY(one_step(r, err));
-        if (r->step != before || r->stop) TS_TRY(after_step(r, err));
+        if (r->step != before || r->stop) TS_TRY(after_steps(r, err));
     }
+    ts__profile_between(r, true);
     bool save = c->enable_checkpointing && c->save_checkpoint_on_completion && !r->interrupted;
     return save && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
 }

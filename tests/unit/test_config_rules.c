@@ -117,9 +117,9 @@ static void absent_features(void **state)
           {{"decoder_block=gemma2"}, "llama2 is, for Llama"},
           {{"mlp_activations=[gelu, linear]"}, "llama2 layers have silu,linear"},
           {{"trainable_parameters_mask=[a]"}, "frozen_parameters"},
-          {{"lora.enable_lora=true"}, "frozen_parameters"}, {{"engine=xla"}, "cpu is"},
+          {{"lora.enable_lora=true"}, "frozen_parameters"}, 
           {{"cpu_devices=4"}, "1 works"}, {{"z_loss_multiplier=1e-4"}, "only 0 works"},
-          {{"profiler=xplane"}, "leave it empty"}, {{"reuse_example_batch=1"}, "only 0 works"},
+          {{"profiler=nsys"}, "nsys profile tessera train"}, {{"reuse_example_batch=1"}, "only 0 works"},
           {{"quantization=", "use_dpo=false", "dropout_rate=0.0", "z_loss_multiplier=0"}, NULL});
 }
 
@@ -169,6 +169,44 @@ static void between_keys(void **state)
         {{"model_path=@/hf"}, NULL}, {{"load_parameters_path=@/step"}, NULL},
         {{"base_output_directory=/tmp", "metrics_file=@"},
          "is a folder; expected the name of a file"});
+}
+
+static void engines(void **state)
+{
+    (void)state;
+    CHECK(
+        {{"engine=xla"}, NULL}, {{"engine=gpu"}, "expected auto, cpu or xla"},
+        {{"engine=cpu", "plugin=cpu"}, "set engine=xla, or leave plugin out"},
+        {{"engine=xla", "plugin=tpu"}, NULL}, {{"plugin=cuda"}, NULL},
+        {{"plugin=cud"}, "did you mean cuda?"}, {{"plugin=libtpu.so"}, "./libtpu.so for one"},
+        {{"engine=xla", "plugin=@/gone.so"}, "does not exist"}, {{"plugin=@/hf"}, "is not a file"},
+        {{"engine=cpu", "profiler=xplane"}, "trace works"},
+        {{"engine=xla", "profiler=trace"}, "xplane works"},
+        {{"plugin=cpu", "profiler=trace"}, "xplane works"}, {{"profiler=trace"}, NULL},
+        {{"profiler=xplane"}, NULL}, {{"engine=cpu", "profiler=trace", "steps=2"}, NULL},
+        {{"profiler=trace", "steps=2", "skip_first_n_steps_for_profiler=2"}, "1 or less works"},
+        {{"steps=2", "skip_first_n_steps_for_profiler=2"}, NULL},
+        {{"profiler_steps=0"}, "at least 1"}, {{"max_inflight_computations=0"}, "at least 1"},
+        {{"compile_xla_flags=--xla_a=1 xla_b=true"}, NULL},
+        {{"compile_xla_flags=xla_a"}, "\"xla_a\" is no option; expected name=value"},
+        {{"compile_xla_flags=xla_a=1 =2"}, "\"=2\" is no option"},
+        {{"compile_xla_flags=xla_a="}, "is no option"},
+        {{"compile_xla_flags=---xla_a=1"}, "is no option"},
+        {{"compile_xla_flags=xla-a=1"}, "is no option"},
+        {{"compiled_trainstep_file=@/gone"}, NULL}, /* `tessera compile` writes it */
+        {{"compiled_trainstep_file=gs://b/x"}, "mount the bucket"},
+        {{"xla_dump_to=@/a.txt"}, "is not a folder"}, {{"xla_dump_to=@/new"}, NULL},
+        {{"matmul_precision=fastest"}, "expected default, bfloat16, high or highest"});
+    ts_config *c = NULL;
+    ts_error err;
+    static const char *const words[MAX_WORDS] = {
+        "compile_xla_flags= --xla_a=1\t-xla_b=x=y  xla_c=0.5 ", "run_name=r"};
+    if (load(words, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(c->xla_flags.n, 3);
+    assert_string_equal(c->xla_flags.item[0], "xla_a=1");
+    assert_string_equal(c->xla_flags.item[1], "xla_b=x=y");
+    assert_string_equal(c->xla_flags.item[2], "xla_c=0.5");
+    ts_config_free(c);
 }
 
 /* The largest model that the limits allow still has a number of parameters that fits. */
@@ -487,7 +525,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_values), cmocka_unit_test(absent_features),
-        cmocka_unit_test(between_keys),  cmocka_unit_test(paths),
+        cmocka_unit_test(between_keys),
+        cmocka_unit_test(engines),  cmocka_unit_test(paths),
         cmocka_unit_test(largest_model), cmocka_unit_test(nothing_hides),
         cmocka_unit_test(names_of_runs), cmocka_unit_test(permissions),
         cmocka_unit_test(five_at_once),  cmocka_unit_test(many_at_once),
