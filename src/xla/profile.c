@@ -56,8 +56,7 @@ ts_status ts__xla_trace_begin(ts_engine *engine, ts_error *err)
     const PLUGIN_Profiler_Api *api = profiler_of(e);
     if (!api)
         return TS_ERROR(err, TS_UNIMPLEMENTED,
-                        "the plugin %s has no profiler; set profiler=none or take another plugin",
-                        e->pjrt->path);
+                        "the plugin %s has no profiler extension", e->pjrt->path);
     if (e->profiler)
         return TS_ERROR(err, TS_FAILED_PRECONDITION, "a profile is being recorded already");
     PLUGIN_Profiler_Create_Args c = {PLUGIN_Profiler_Create_Args_SIZE, NULL, 0, NULL};
@@ -109,8 +108,8 @@ ts_status ts__xla_trace_end(ts_engine *engine, const char *path, ts_error *err)
     if (!e->profiler) return TS_ERROR(err, TS_FAILED_PRECONDITION, "no profile is being recorded");
     PLUGIN_Profiler_Stop_Args s = {PLUGIN_Profiler_Stop_Args_SIZE, e->profiler};
     ts_status status = check(api, api->stop(&s), "stopping the profile", err);
-    if (status == TS_OK) status = collect(e, api, &bytes, &n, &owned, err);
-    if (status == TS_OK) status = write_file(path, bytes, n, err);
+    if (status == TS_OK && path) status = collect(e, api, &bytes, &n, &owned, err);
+    if (status == TS_OK && path) status = write_file(path, bytes, n, err);
     ts_free(owned);
     ts__xla_trace_drop(e);
     return status;
