@@ -349,10 +349,27 @@ static bool resolve_primals(parser *p, ts_region *r)
     return true;
 }
 
+/* mesh(fsdp=4, tensor=2); nothing: one device. Names and sizes are the verifier's matter. */
+static bool parse_mesh(parser *p)
+{
+    ts_graph *g = p->g;
+    if (!ts__scan_accept_word(&p->s, "mesh")) return true;
+    if (!ts__scan_expect(&p->s, '(')) return false;
+    do {
+        if (g->n_axis == TS_MAX_AXES)
+            return ts__scan_fail(&p->s, "a mesh of more than %d axes", TS_MAX_AXES);
+        if (!ts__scan_name(&p->s, &g->axis[g->n_axis].name) || !ts__scan_expect(&p->s, '=') ||
+            !ts__scan_int(&p->s, &g->axis[g->n_axis].size))
+            return false;
+        g->n_axis++;
+    } while (ts__scan_accept(&p->s, ','));
+    return ts__scan_expect(&p->s, ')');
+}
+
 static bool parse_graph(parser *p)
 {
     bool ok = ts__scan_expect_word(&p->s, "graph") && ts__scan_string(&p->s, &p->g->name) &&
-              ts__scan_expect(&p->s, '{');
+              parse_mesh(p) && ts__scan_expect(&p->s, '{');
     while (ok && !ts__scan_accept(&p->s, '}')) {
         if (ts__scan_accept_word(&p->s, "in")) ok = parse_input(p);
         else if (ts__scan_accept_word(&p->s, "out")) ok = parse_output(p);

@@ -222,6 +222,15 @@ bool ts__scan_dtype(ts_scan *s, ts_dtype *t)
     return ts__scan_fail(s, "found '%s'; expected a dtype: f32, bf16, i32, u32, pred", word);
 }
 
+bool ts__scan_name(ts_scan *s, const char **name)
+{
+    char word[TS_WORD_MAX];
+    skip_space(s);
+    if (s->at < s->n && s->text[s->at] == '"') return ts__scan_string(s, name);
+    if (!ts__scan_word(s, word)) return false;
+    return (*name = ts_arena_strdup(s->arena, word)) || ts__scan_memory(s);
+}
+
 bool ts__scan_dims(ts_scan *s, ts_shape *shape)
 {
     *shape = (ts_shape){0};
@@ -229,17 +238,13 @@ bool ts__scan_dims(ts_scan *s, ts_shape *shape)
     if (ts__scan_accept(s, ']')) return true;
     do {
         ts_dim d = {NULL, 0};
-        char word[TS_WORD_MAX];
         skip_space(s);
         if (shape->rank == TS_MAX_RANK)
             return ts__scan_fail(s, "more than %d dimensions", TS_MAX_RANK);
         char c = s->at < s->n ? s->text[s->at] : 0;
-        if (c == '"') {
-            if (!ts__scan_string(s, &d.name) || !ts__scan_expect(s, ':')) return false;
-        } else if (word_char(c) && !(c >= '0' && c <= '9')) {
-            if (!ts__scan_word(s, word) || !ts__scan_expect(s, ':')) return false;
-            if (!(d.name = ts_arena_strdup(s->arena, word))) return ts__scan_memory(s);
-        }
+        if ((c == '"' || (word_char(c) && !(c >= '0' && c <= '9'))) &&
+            (!ts__scan_name(s, &d.name) || !ts__scan_expect(s, ':')))
+            return false;
         if (!ts__scan_int_in(s, 0, INT64_MAX, &d.size)) return false;
         shape->dim[shape->rank++] = d;
     } while (ts__scan_accept(s, ','));

@@ -27,6 +27,7 @@ bool ts__scan_int(ts_scan *s, int64_t *v);
 bool ts__scan_int_in(ts_scan *s, int64_t low, int64_t high, int64_t *v);
 bool ts__scan_real(ts_scan *s, double *v);
 bool ts__scan_string(ts_scan *s, const char **v);
+bool ts__scan_name(ts_scan *s, const char **name); /* a word or a string */
 bool ts__scan_dtype(ts_scan *s, ts_dtype *t);
 bool ts__scan_dims(ts_scan *s, ts_shape *shape); /* [embed:8,4] */
 bool ts__scan_ints(ts_scan *s, ts_dims *d);      /* [1,2] */

@@ -1,6 +1,6 @@
 /* ir/print.c – a graph as text: the inverse of parse.c, exactly.
  *
- *   graph "tiny" {
+ *   graph "tiny" mesh(fsdp=4, tensor=2) {
  *     in %0 "tokens" i32[batch:2,sequence:8]
  *     in %1 "w" f32[8,4]
  *     %2 = take(%1, %0) no_grad_row=-1 : f32[batch:2,sequence:8,4] @"tiny.c":12 scope="embed"
@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "ir/attrs.h"
+#include "ir/parse_text.h"
 
 typedef struct printer {
     ts_string *out;
@@ -47,7 +48,7 @@ static void put_quoted(ts_string *out, const char *s)
 static bool is_word(const char *s)
 {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
-    return n && !s[n] && (*s < '0' || *s > '9');
+    return n && n < TS_WORD_MAX && !s[n] && (*s < '0' || *s > '9');
 }
 
 static void put_real(ts_string *out, double v)
@@ -64,14 +65,19 @@ static void put_real(ts_string *out, double v)
     ts_string_add(out, buf);
 }
 
+static void put_name(ts_string *out, const char *name)
+{
+    if (is_word(name)) ts_string_add(out, name);
+    else put_quoted(out, name);
+}
+
 static void put_dims(ts_string *out, const ts_dim *dim, int rank)
 {
     ts_string_add(out, "[");
     for (int i = 0; i < rank; i++) {
         if (i) ts_string_add(out, ",");
         if (dim[i].name) {
-            if (is_word(dim[i].name)) ts_string_add(out, dim[i].name);
-            else put_quoted(out, dim[i].name);
+            put_name(out, dim[i].name);
             ts_string_add(out, ":");
         }
         ts_string_printf(out, "%" PRId64, dim[i].size);
@@ -218,6 +224,17 @@ static void put_region(printer *p, const ts_region *r, int depth)
 
 /* ---- the graph ------------------------------------------------------------------------------- */
 
+/* " mesh(fsdp=4, tensor=2)", or nothing. */
+static void put_mesh(printer *p, const ts_graph *g)
+{
+    for (int i = 0; i < g->n_axis; i++) {
+        ts_string_add(p->out, i ? ", " : " mesh(");
+        put_name(p->out, g->axis[i].name ? g->axis[i].name : "");
+        ts_string_printf(p->out, "=%" PRId64, g->axis[i].size);
+    }
+    if (g->n_axis) ts_string_add(p->out, ")");
+}
+
 static void put_inputs(printer *p, const ts_graph *g)
 {
     for (int i = 0; i < g->top->n_arg; i++) {
@@ -275,6 +292,7 @@ void ts_graph_print(const ts_graph *g, ts_string *out)
     number_region(&p, g->top);
     ts_string_add(out, "graph ");
     put_quoted(out, g->name);
+    put_mesh(&p, g);
     ts_string_add(out, " {\n");
     put_inputs(&p, g);
     put_region(&p, g->top, 1);

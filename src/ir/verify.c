@@ -3,7 +3,7 @@
  *
  * Checked: links between regions, nodes and values; ids unique; operands of the node's own region
  * and defined before it; attributes and results' types by the shape rules (ts__infer); a repeat's
- * body; outputs' names and the inputs they replace; parameters and their shape in a file.
+ * body; the mesh, and that every collective runs over one of its axes; outputs' names and the inputs they replace; parameters and their shape in a file.
  * Not checked: that values are used, or that the graph computes what was meant.
  */
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 
 #include "ir/graph.h"
 
-enum { MAX_DEPTH = 16, MAX_LAYERS = 100000 };
+enum { MAX_DEPTH = 16, MAX_LAYERS = 100000, MAX_DEVICES = 1 << 20 };
 
 typedef struct verifier {
     const ts_graph *g;
@@ -92,6 +92,21 @@ static ts_status check_types(verifier *v, const ts_node *n, const ts_type *types
     return TS_OK;
 }
 
+/* A graph without a mesh may hold collectives: it is partitioned for no mesh yet, or comes from a test. */
+static ts_status check_axis(verifier *v, const ts_node *n)
+{
+    const ts_graph *g = v->g;
+    if (ts_op_infos[n->op].kind != TS_COLLECTIVE || !g->n_axis) return TS_OK;
+    for (int i = 0; i < g->n_axis; i++) {
+        if (strcmp(g->axis[i].name, n->attr.collective.axis) != 0) continue;
+        if (g->axis[i].size == n->attr.collective.n) return TS_OK;
+        return BROKEN(v, "it runs over %" PRId64 " devices of axis %.200s, which has %" PRId64,
+                      n->attr.collective.n, g->axis[i].name, g->axis[i].size);
+    }
+    return BROKEN(v, "it runs over axis %.200s, which the graph's mesh does not have",
+                  n->attr.collective.axis);
+}
+
 static ts_status check_node(verifier *v, const ts_node *n, const ts_region *r, int depth)
 {
     v->at = n;
@@ -114,7 +129,7 @@ static ts_status check_node(verifier *v, const ts_node *n, const ts_region *r, i
                         v->g->name);
     ts_status status =
         ts__infer(n->op, n->in, n->n_in, &n->attr, n->body, types, n->n_out, &n_types, &why);
-    if (status != TS_OK) status = BROKEN(v, "%s", why.msg);
+    status = status == TS_OK ? check_axis(v, n) : BROKEN(v, "%s", why.msg);
     for (int i = 0; i < n->n_out && status == TS_OK; i++) status = define(v, n->out[i], r, n, i);
     if (status == TS_OK) status = check_types(v, n, types, n_types);
     ts_free(types);
@@ -136,6 +151,28 @@ static ts_status check_region(verifier *v, const ts_region *r, int depth)
     v->at = r->owner;
     if (r->last != previous) return BROKEN(v, "a region's last node is not where its list ends");
     for (int i = 0; i < r->n_result; i++) TS_TRY(check_use(v, r->result[i], r, "region result", i));
+    return TS_OK;
+}
+
+static ts_status check_mesh(verifier *v)
+{
+    const ts_graph *g = v->g;
+    int64_t devices = 1;
+    if (g->n_axis < 0 || g->n_axis > TS_MAX_AXES)
+        return BROKEN(v, "its mesh has %d axes; expected 0 to %d", g->n_axis, TS_MAX_AXES);
+    for (int i = 0; i < g->n_axis; i++) {
+        const char *name = g->axis[i].name;
+        if (!name || !*name) return BROKEN(v, "axis %d of its mesh has no name", i);
+        for (int k = 0; k < i; k++)
+            if (strcmp(g->axis[k].name, name) == 0)
+                return BROKEN(v, "two axes of its mesh are named %.200s", name);
+        if (g->axis[i].size < 1 || ts_mul_i64(devices, g->axis[i].size, &devices) ||
+            devices > MAX_DEVICES)
+            return BROKEN(v,
+                          "axis %.200s of its mesh has %" PRId64
+                          " devices; expected at least 1, and at most 2^20 in all axes together",
+                          name, g->axis[i].size);
+    }
     return TS_OK;
 }
 
@@ -258,9 +295,11 @@ ts_status ts_graph_verify(const ts_graph *g, ts_error *err)
     if (!v.defined)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while verifying graph %s",
                         g->name);
-    ts_status status = g->top->parent || g->top->owner
-                           ? BROKEN(&v, "its top region stands inside another")
-                           : check_region(&v, g->top, 0);
+    ts_status status = check_mesh(&v);
+    if (status == TS_OK)
+        status = g->top->parent || g->top->owner
+                     ? BROKEN(&v, "its top region stands inside another")
+                     : check_region(&v, g->top, 0);
     ts_free(v.defined);
     v.at = NULL;
     if (status == TS_OK) status = check_names(&v, "input", input_name, g->top->n_arg);

@@ -1,0 +1,139 @@
+/* xla/compile_options.c – the bytes of a CompileOptionsProto, field by field.
+ *
+ * A protocol buffer is a row of fields: number and kind as a varint, then the value, or its length and bytes. Only
+ * what Tessera says is written: replicas (never partitions, so no SPMD partitioner), which device each replica is
+ * when there are several or a choice was made, and flags. A message inside is written first, because its length
+ * stands before it. The device ordinal must be −1: without one, some plugins end the process.
+ */
+#include "xla/compile_options.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2 };
+
+/* Fields of the messages, by number. */
+enum {
+    OPTIONS_BUILD = 3, OPTIONS_FLAG = 7,
+    BUILD_DEVICE_ORDINAL = 1, BUILD_REPLICAS = 4, BUILD_PARTITIONS = 5, BUILD_SPMD = 6,
+    BUILD_ASSIGNMENT = 9,
+    ASSIGNMENT_REPLICAS = 1, ASSIGNMENT_COMPUTATIONS = 2, ASSIGNMENT_DEVICES = 3,
+    COMPUTATION_IDS = 1,
+    ENTRY_KEY = 1, ENTRY_VALUE = 2,
+    FLAG_TEXT = 1, FLAG_BOOL = 2, FLAG_INT = 3, FLAG_REAL = 4
+};
+
+static void put_varint(ts_string *out, uint64_t v)
+{
+    uint8_t byte;
+    do {
+        byte = (uint8_t)(v & 0x7f);
+        v >>= 7;
+        if (v) byte |= 0x80;
+        ts_string_add_bytes(out, &byte, 1);
+    } while (v);
+}
+
+static void put_key(ts_string *out, int field, int kind)
+{
+    put_varint(out, (uint64_t)field << 3 | (uint64_t)kind);
+}
+
+/* Negative numbers are their 64-bit two's complement. */
+static void put_int(ts_string *out, int field, int64_t v)
+{
+    put_key(out, field, VARINT);
+    put_varint(out, (uint64_t)v);
+}
+
+static void put_bytes(ts_string *out, int field, const void *data, size_t n)
+{
+    put_key(out, field, BYTES);
+    put_varint(out, n);
+    ts_string_add_bytes(out, data, n);
+}
+
+static void put_message(ts_string *out, int field, ts_string *message)
+{
+    put_bytes(out, field, message->data, message->length);
+    if (message->failed) out->failed = true;
+    ts_string_free(message);
+}
+
+/* ---- the messages ---------------------------------------------------------------------------- */
+
+static ts_string message_like(const ts_string *out) { return ts_string_new(out->max); }
+
+/* One computation (there is one partition) with the device of each replica. */
+static void put_assignment(ts_string *out, const ts_compile_options *o)
+{
+    ts_string ids = message_like(out), computation = message_like(out), all = message_like(out);
+    for (int i = 0; i < o->replicas; i++)
+        put_varint(&ids, (uint64_t)(int64_t)(o->device_id ? o->device_id[i] : i));
+    put_message(&computation, COMPUTATION_IDS, &ids);
+    put_int(&all, ASSIGNMENT_REPLICAS, o->replicas);
+    put_int(&all, ASSIGNMENT_COMPUTATIONS, 1);
+    put_message(&all, ASSIGNMENT_DEVICES, &computation);
+    put_message(out, BUILD_ASSIGNMENT, &all);
+}
+
+/* A flag's value in the kind that it reads as: XLA refuses the other ones. */
+static void put_value(ts_string *out, const char *text)
+{
+    char *end;
+    uint8_t bytes[8];
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0) {
+        put_int(out, FLAG_BOOL, text[0] == 't');
+        return;
+    }
+    if (*text && !*end && !errno) {
+        put_int(out, FLAG_INT, whole);
+        return;
+    }
+    double real = strtod(text, &end);
+    if (strspn(text, "+-.0123456789eE") != strlen(text) || !*text || *end) {
+        put_bytes(out, FLAG_TEXT, text, strlen(text));
+        return;
+    }
+    uint64_t bits;
+    memcpy(&bits, &real, sizeof bits);
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)(bits >> 8 * i);
+    put_key(out, FLAG_REAL, FIXED64);
+    ts_string_add_bytes(out, bytes, sizeof bytes);
+}
+
+static ts_status put_flag(ts_string *out, const char *flag, ts_error *err)
+{
+    const char *equal = strchr(flag, '=');
+    ts_string entry = message_like(out), value = message_like(out);
+    if (!equal || equal == flag)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "compiler flag \"%.300s\": expected name=value, as in xla_dump_to=FOLDER",
+                        flag);
+    while (*flag == '-' && flag < equal - 1) flag++; /* as on a command line */
+    put_bytes(&entry, ENTRY_KEY, flag, (size_t)(equal - flag));
+    put_value(&value, equal + 1);
+    put_message(&entry, ENTRY_VALUE, &value);
+    put_message(out, OPTIONS_FLAG, &entry);
+    return TS_OK;
+}
+
+ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out, ts_error *err)
+{
+    ts_string build = message_like(out);
+    if (o->replicas < 1)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a program for %d devices; expected at least 1",
+                        o->replicas);
+    put_int(&build, BUILD_DEVICE_ORDINAL, -1);
+    put_int(&build, BUILD_REPLICAS, o->replicas);
+    put_int(&build, BUILD_PARTITIONS, 1);
+    put_int(&build, BUILD_SPMD, 0);
+    if (o->replicas > 1 || o->device_id) put_assignment(&build, o);
+    put_message(out, OPTIONS_BUILD, &build);
+    for (int i = 0; i < o->n_flag; i++) TS_TRY(put_flag(out, o->flag[i], err));
+    if (out->failed)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while writing compile options");
+    return TS_OK;
+}
