@@ -45,13 +45,7 @@ ts_status ts__set_rope(ts_bound *b, const ts_model_config *m, int64_t S, ts_erro
 static ts_status read_model(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
-    r->model = c->model;
-    if (*c->model_path) {
-        ts_source s;
-        TS_TRY(ts_source_open(c->model_path, &s, err));
-        r->model = s.model;
-        ts_source_close(&s);
-    }
+    TS_TRY(ts__read_model(c, &r->model, err));
     TS_TRY(ts_tokenizer_open_byte(&r->tokenizer, err));
     int32_t vocab = ts_tokenizer_vocab_size(r->tokenizer);
     bool text = c->dataset == TS_DATA_TEXT || c->dataset == TS_DATA_JSONL;
@@ -73,8 +67,7 @@ static ts_status open_data(ts_run *r, ts_error *err)
     o.rows =
         c->batch_rows; /* the whole step, so that accumulation does not change what is packed */
     TS_TRY(ts_loader_open(&o, &r->train_data, err));
-    bool many_files = o.n_paths > 1 && c->dataset != TS_DATA_SYNTHETIC;
-    r->packed = many_files || (c->dataset == TS_DATA_JSONL && o.packing != TS_PACK_NONE);
+    r->packed = ts__program_options(c, &r->model).packed;
     ts_loader_stats s = ts_loader_stats_of(r->train_data);
     if (c->dataset != TS_DATA_SYNTHETIC)
         ts__run_line(r, "data: %lld samples, %lld tokens an epoch%s", (long long)s.samples,
@@ -108,66 +101,11 @@ static ts_status make_batch(ts_run *r, ts_error *err)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static ts_program_options program_options(const ts_run *r)
-{
-    const ts_config *c = r->config;
-    return (ts_program_options){
-        .model = &r->model,
-        .rows = c->micro_rows,
-        .sequence = c->max_target_length,
-        .accumulation = c->gradient_accumulation_steps,
-        .packed = r->packed,
-        .compute = c->compute_dtype,
-        .remat = c->remat,
-        .scan_layers = c->scan_layers,
-        .frozen = c->frozen_parameters.item,
-        .n_frozen = (int)c->frozen_parameters.n,
-        .optimizer = {.adamw = {c->adam_b1, c->adam_b2, c->adam_eps, c->adam_weight_decay},
-                      .clip = c->gradient_clipping_threshold,
-                      .no_decay = c->adamw_mask.item,
-                      .n_no_decay = (int)c->adamw_mask.n},
-    };
-}
-
-static int64_t trained_parameters(const ts_run *r)
-{
-    ts_program_options o = program_options(r);
-    int64_t n = 0;
-    for (int i = 0; i < r->train_graph->n_param; i++) {
-        const ts_param_info *p = &r->train_graph->param[i];
-        if (!ts_program_is_frozen(&o, p)) n += ts_param_elements(p) * (p->count ? p->count : 1);
-    }
-    return n;
-}
-
-/* A pattern with a slip in it would freeze, or spare from decay, nothing at all without a word. */
-static void warn_of_idle_patterns(const ts_run *r, const char *key, const ts_config_list *patterns)
-{
-    for (size_t k = 0; k < patterns->n; k++) {
-        bool used = false;
-        for (int i = 0; i < r->train_graph->n_param && !used; i++) {
-            char first[512];
-            const ts_param_info *p = &r->train_graph->param[i];
-            ts_param_name(p, 0, first, sizeof first);
-            used = ts_pattern_match(patterns->item[k], p->name) ||
-                   ts_pattern_match(patterns->item[k], first);
-        }
-        if (!used)
-            ts_log(TS_LOG_WARNING, "%s: %s matches no parameter of this model", key,
-                   patterns->item[k]);
-    }
-}
-
 static ts_status build_programs(ts_run *r, ts_error *err)
 {
-    ts_program_options o = program_options(r);
-    TS_TRY(ts_program_train(&o, &r->train_graph, err));
-    if (trained_parameters(r) == 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "frozen_parameters covers every parameter; nothing is left to train");
-    warn_of_idle_patterns(r, "frozen_parameters", &r->config->frozen_parameters);
-    warn_of_idle_patterns(r, "adamw_mask", &r->config->adamw_mask);
+    TS_TRY(ts__build_train(r->config, &r->model, &r->train_graph, err));
     if (!r->eval_data) return TS_OK;
+    ts_program_options o = ts__program_options(r->config, &r->model);
     o.rows = r->config->eval_rows;
     return ts_program_eval(&o, &r->eval_graph, err);
 }
@@ -194,7 +132,7 @@ static void say_size(const ts_run *r, const ts_step_flops *f, const ts_memory_st
     double memory_unit = bytes >= 1e8 ? 1e9 : 1e6;
     ts__run_line(r, "number parameters: %.3f billion (%s: %lld, of them trained %lld)",
                  (double)n / 1e9, readable((double)n, count, sizeof count), (long long)n,
-                 (long long)trained_parameters(r));
+                 (long long)ts__trained_parameters(r->config, &r->model, r->train_graph));
     ts__run_line(r,
                  "Per train step: Total %sFLOPs: %.2f, split as %.2f%% learnable weight flops and "
                  "%.2f%% attention flops",

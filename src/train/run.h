@@ -9,6 +9,17 @@
 #include "train/source.h"
 #include "train/state.h"
 
+/* ---- the train step of a configuration (build.c) ---- */
+
+/* The configured model, or that of model_path. */
+ts_status ts__read_model(const ts_config *c, ts_model_config *out, ts_error *err);
+ts_program_options ts__program_options(const ts_config *c, const ts_model_config *model);
+/* The train step's graph; INVALID_ARGUMENT where every parameter is frozen. */
+ts_status ts__build_train(const ts_config *c, const ts_model_config *model, ts_graph **out,
+                          ts_error *err);
+/* Elements of the parameters that are trained. */
+int64_t ts__trained_parameters(const ts_config *c, const ts_model_config *model, const ts_graph *g);
+
 typedef struct ts_metrics ts_metrics;
 typedef struct ts_profile ts_profile;
 
