@@ -153,7 +153,7 @@ static ts_status watch(download *d, int *code, ts_error *err)
         if (open)
             open = take_output(d, TICK_MS) != 0;
         else
-            poll(NULL, 0, TICK_MS / 10);
+            poll(NULL, 0, 10);
         if (waitpid(d->pid, &state, WNOHANG) == d->pid) {
             *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
             while (open && take_output(d, 0) > 0) {
