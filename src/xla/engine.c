@@ -116,9 +116,9 @@ static ts_status choose_devices(ts_xla *e, int wanted, ts_error *err)
     if (n < (size_t)wanted)
         return TS_ERROR(
             err, TS_FAILED_PRECONDITION,
-            "%d devices were asked for and the plugin %s has %zu in this process; ask for no "
+            "%d device%s asked for and the plugin %s has %zu in this process; ask for no "
             "more than that",
-            wanted, e->pjrt->path, n);
+            wanted, wanted == 1 ? " was" : "s were", e->pjrt->path, n);
     e->device = ts_alloc_zero(n * sizeof *e->device);
     e->id = ts_alloc_zero(n * sizeof *e->id);
     if (!e->device || !e->id)

@@ -180,6 +180,9 @@ static ts_status check_assignment(const ts_xla_executable *x, ts_error *err)
         a.serialized_device_assignment_deleter(a.serialized_device_assignment);
     if (n == -2)
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a device assignment");
+    else if (n < 0)
+        status = TS_ERROR(err, TS_INTERNAL,
+                          "the plugin's device assignment of the program cannot be read");
     else if (n != e->n_devices)
         status = TS_ERROR(err, TS_INTERNAL,
                           "the plugin's device assignment of the program has %d replicas; "

@@ -86,6 +86,8 @@ static void try_it(void *context, int fd)
         send_all(fd, &f);
         if (w->with_client) i->status = look_at_devices(p, w, i, &err);
     }
+    if (i->status != TS_OK && !strstr(err.msg, w->path))
+        ts__error_context(&err, "the plugin %s", w->path);
     snprintf(i->problem, sizeof i->problem, "%.*s", (int)sizeof i->problem - 1, err.msg);
     send_all(fd, &f);
     ts__pjrt_free(p);

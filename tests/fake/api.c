@@ -25,17 +25,18 @@ static bool destroys(const char *name)
 static PJRT_Error *check_size(const char *name, size_t found, size_t wanted)
 {
     if (found >= wanted) return NULL;
-    return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s: unexpected struct_size %zu, it has %zu", name, found, wanted);
+    return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                      "%s: unexpected struct_size %zu, it has %zu", name, found, wanted);
 }
 
-#define FUNCTION(name)                                                                           \
-    static PJRT_Error *enter_##name(PJRT_##name##_Args *a)                                       \
-    {                                                                                            \
-        PJRT_Error *e = fake_enter("PJRT_" #name);                                               \
-        if (!e) e = check_size("PJRT_" #name, a->struct_size, (size_t)PJRT_##name##_Args_SIZE);  \
-        if (e && !destroys("PJRT_" #name)) return e;                                             \
-        PJRT_Error *f = fake_##name(a);                                                          \
-        return e ? e : f;                                                                        \
+#define FUNCTION(name)                                                                             \
+    static PJRT_Error *enter_##name(PJRT_##name##_Args *a)                                         \
+    {                                                                                              \
+        PJRT_Error *e = fake_enter("PJRT_" #name);                                                 \
+        if (!e) e = check_size("PJRT_" #name, a->struct_size, (size_t)PJRT_##name##_Args_SIZE);    \
+        if (e && !destroys("PJRT_" #name)) return e;                                               \
+        PJRT_Error *f = fake_##name(a);                                                            \
+        return e ? e : f;                                                                          \
     }
 #include "fake/fake_functions.def"
 #undef FUNCTION
@@ -70,15 +71,26 @@ PJRT_Error *fake_Plugin_Attributes(PJRT_Plugin_Attributes_Args *a)
     int v[3] = {1, 20, 0};
     if (stablehlo && *stablehlo) sscanf(stablehlo, "%d.%d.%d", &v[0], &v[1], &v[2]);
     for (int i = 0; i < 3; i++) version[i] = v[i];
-    value[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "xla_version", .name_size = 11,
-                                   .type = PJRT_NamedValue_kInt64, .int64_value = 2, .value_size = 1};
+    value[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                   .name = "xla_version",
+                                   .name_size = 11,
+                                   .type = PJRT_NamedValue_kInt64,
+                                   .int64_value = 2,
+                                   .value_size = 1};
     if (!stablehlo || strcmp(stablehlo, "none") != 0)
-        value[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "stablehlo_current_version",
-                                       .name_size = 25, .type = PJRT_NamedValue_kInt64List,
-                                       .int64_array_value = version, .value_size = 3};
+        value[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                       .name = "stablehlo_current_version",
+                                       .name_size = 25,
+                                       .type = PJRT_NamedValue_kInt64List,
+                                       .int64_array_value = version,
+                                       .value_size = 3};
     if (!fake_number("FAKE_PJRT_NO_GRAPH", 0))
-        value[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "tessera_graph", .name_size = 13,
-                                       .type = PJRT_NamedValue_kBool, .bool_value = true, .value_size = 1};
+        value[n++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                       .name = "tessera_graph",
+                                       .name_size = 13,
+                                       .type = PJRT_NamedValue_kBool,
+                                       .bool_value = true,
+                                       .value_size = 1};
     a->attributes = value;
     a->num_attributes = n;
     return NULL;
@@ -88,8 +100,8 @@ static void set_version(PJRT_Api *api, const char *text)
 {
     int major = PJRT_API_MAJOR, minor = PJRT_API_MINOR;
     if (text && *text) sscanf(text, "%d.%d", &major, &minor);
-    api->pjrt_api_version = (PJRT_Api_Version){.struct_size = PJRT_Api_Version_SIZE, .major_version = major,
-                                               .minor_version = minor};
+    api->pjrt_api_version = (PJRT_Api_Version){
+        .struct_size = PJRT_Api_Version_SIZE, .major_version = major, .minor_version = minor};
 }
 
 const PJRT_Api *GetPjrtApi(void)
@@ -108,9 +120,11 @@ const PJRT_Api *GetPjrtApi(void)
         fake_test_extension.base.next = &fake_profiler_extension.base;
     }
     api.extension_start = &fake_test_extension.base;
-    if (!fake_listed("FAKE_PJRT_MISSING", "PJRT_Error_Destroy")) api.PJRT_Error_Destroy = error_destroy;
-    if (!fake_listed("FAKE_PJRT_MISSING", "PJRT_Error_Message")) api.PJRT_Error_Message = error_message;
-#define FUNCTION(name) \
+    if (!fake_listed("FAKE_PJRT_MISSING", "PJRT_Error_Destroy"))
+        api.PJRT_Error_Destroy = error_destroy;
+    if (!fake_listed("FAKE_PJRT_MISSING", "PJRT_Error_Message"))
+        api.PJRT_Error_Message = error_message;
+#define FUNCTION(name)                                                                             \
     if (!fake_listed("FAKE_PJRT_MISSING", "PJRT_" #name)) api.PJRT_##name = enter_##name;
 #include "fake/fake_functions.def"
 #undef FUNCTION

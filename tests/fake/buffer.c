@@ -67,7 +67,8 @@ PJRT_Error *fake_buffer_new(PJRT_Device *d, const ts_type *type, PJRT_Buffer **o
 static PJRT_Error *check_alive(const PJRT_Buffer *b, const char *what)
 {
     if (b->storage) return NULL;
-    return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s of a buffer that was deleted or donated", what);
+    return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                      "%s of a buffer that was deleted or donated", what);
 }
 
 /* ---- types and layouts --------------------------------------------------------------------------- */
@@ -136,14 +137,15 @@ static PJRT_Error *host_type(const PJRT_Client_BufferFromHostBuffer_Args *a, ts_
 {
     *t = (ts_type){0};
     if (!fake_dtype_from(a->type, &t->dtype) || a->num_dims > TS_MAX_RANK)
-        return fake_error(PJRT_Error_Code_UNIMPLEMENTED, "element type %d of rank %zu", (int)a->type, a->num_dims);
+        return fake_error(PJRT_Error_Code_UNIMPLEMENTED, "element type %d of rank %zu",
+                          (int)a->type, a->num_dims);
     t->rank = (int)a->num_dims;
     for (int i = 0; i < t->rank; i++) t->dim[i].size = a->dims[i];
     ts_error err = {0};
     if (ts__type_check(t, "the host buffer", &err) != TS_OK) return fake_status_error(&err);
-    PJRT_Buffer_MemoryLayout strides = {.type = PJRT_Buffer_MemoryLayout_Type_Strides,
-                                        .strides = {.byte_strides = a->byte_strides,
-                                                    .num_byte_strides = a->num_byte_strides}};
+    PJRT_Buffer_MemoryLayout strides = {
+        .type = PJRT_Buffer_MemoryLayout_Type_Strides,
+        .strides = {.byte_strides = a->byte_strides, .num_byte_strides = a->num_byte_strides}};
     PJRT_Error *e = a->byte_strides ? check_layout(&strides, t) : NULL;
     return e ? e : check_layout(a->device_layout, t);
 }
@@ -172,6 +174,12 @@ PJRT_Error *fake_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Ar
     t->number = fake_count(FAKE_UPLOADS);
     fake_event_fails("upload", t->number, &t->injected);
     a->done_with_host_buffer = t->event[0];
+    if (t->to &&
+        !t->injected
+             .code) { /* copied: the caller's bytes are free at once, whatever the device is doing */
+        fake_event_set(t->event[0], &t->injected);
+        t->n_event = 0;
+    }
     fake_storage_take(t->storage);
     fake_queue_add(a->client, t);
     return NULL;
@@ -189,7 +197,8 @@ PJRT_Error *fake_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args *a)
         return NULL;
     }
     if (a->dst_size < bytes)
-        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "a download of %zu bytes into %zu", bytes, a->dst_size);
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "a download of %zu bytes into %zu",
+                          bytes, a->dst_size);
     e = fake_task_new("download", 1, &t);
     if (e) return e;
     t->run = download;

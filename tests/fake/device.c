@@ -13,14 +13,22 @@ static void describe(PJRT_DeviceDescription *d, int id, int host)
 {
     d->id = id;
     d->host = host;
-    snprintf(d->kind, sizeof d->kind, "Fake device");
+    const char *kind = getenv("FAKE_PJRT_KIND");
+    snprintf(d->kind, sizeof d->kind, "%s", kind && *kind ? kind : "Fake device");
     snprintf(d->text, sizeof d->text, "FakeDevice(id=%d, host=%d)", id, host);
-    d->attribute[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "coords",
-                                        .name_size = 6, .type = PJRT_NamedValue_kInt64List,
-                                        .int64_array_value = d->coords, .value_size = 3};
-    d->attribute[1] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "core_on_chip",
-                                        .name_size = 12, .type = PJRT_NamedValue_kInt64,
-                                        .int64_value = 0, .value_size = 1};
+    bool nowhere = strcmp(d->kind, "nowhere") == 0;
+    d->attribute[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                        .name = nowhere ? "colour" : "coords",
+                                        .name_size = 6,
+                                        .type = PJRT_NamedValue_kInt64List,
+                                        .int64_array_value = d->coords,
+                                        .value_size = 3};
+    d->attribute[1] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                        .name = "core_on_chip",
+                                        .name_size = 12,
+                                        .type = PJRT_NamedValue_kInt64,
+                                        .int64_value = 0,
+                                        .value_size = 1};
 }
 
 /* ---- topologies --------------------------------------------------------------------------------- */
@@ -33,7 +41,8 @@ static void topology_free(PJRT_TopologyDescription *t)
     ts_free(t);
 }
 
-PJRT_Error *fake_topology_make(const char *name, const int64_t grid[3], PJRT_TopologyDescription **out)
+PJRT_Error *fake_topology_make(const char *name, const int64_t grid[3],
+                               PJRT_TopologyDescription **out)
 {
     int64_t n = grid[0] * grid[1] * grid[2], hosts_y = (grid[1] + 1) / 2;
     int64_t hosts = (grid[0] + 1) / 2 * hosts_y * grid[2];
@@ -52,8 +61,10 @@ PJRT_Error *fake_topology_make(const char *name, const int64_t grid[3], PJRT_Top
     for (int64_t h = 0; h < hosts; h++)
         for (int64_t i = 0; i < n; i++)
             if (t->description[i].host == h) t->list[t->n++] = &t->description[i];
-    t->attribute[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "bounds",
-                                        .name_size = 6, .type = PJRT_NamedValue_kInt64List,
+    t->attribute[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                        .name = "bounds",
+                                        .name_size = 6,
+                                        .type = PJRT_NamedValue_kInt64List,
                                         .int64_array_value = t->description[n - 1].coords,
                                         .value_size = 3};
     *out = t;
@@ -69,13 +80,17 @@ PJRT_Error *fake_TopologyDescription_Create(PJRT_TopologyDescription_Create_Args
     for (int i = 0; at && i < 3; i++) {
         char *end;
         grid[i] = strtol(at + 1, &end, 10);
-        if (end == at + 1 || grid[i] < 1 || grid[i] > 64) at = NULL;
-        else if (!*end) break;
-        else at = *end == 'x' ? end : NULL;
+        if (end == at + 1 || grid[i] < 1 || grid[i] > 64)
+            at = NULL;
+        else if (!*end)
+            break;
+        else
+            at = *end == 'x' ? end : NULL;
     }
-    int64_t n = grid[0] * grid[1] * grid[2];
+    int64_t n = grid[0] * grid[1] * grid[2] * 2;
     if (!at || n > FAKE_MAX_DEVICES)
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "unknown topology '%s'", name);
+    if (strncmp(name, "tpu7x:", 6) == 0) grid[0] *= 2; /* two devices a chip */
     int64_t odd = fake_number("FAKE_PJRT_TOPOLOGY", 0);
     if (odd > 0 && odd <= FAKE_MAX_DEVICES) grid[0] = odd, grid[1] = grid[2] = 1;
     PJRT_Error *e = fake_topology_make(name, grid, &a->topology);
@@ -112,14 +127,15 @@ PJRT_Error *fake_TopologyDescription_PlatformName(PJRT_TopologyDescription_Platf
     return NULL;
 }
 
-PJRT_Error *fake_TopologyDescription_PlatformVersion(PJRT_TopologyDescription_PlatformVersion_Args *a)
+PJRT_Error *fake_TopologyDescription_PlatformVersion(
+    PJRT_TopologyDescription_PlatformVersion_Args *a)
 {
     platform_version(&a->platform_version, &a->platform_version_size);
     return NULL;
 }
 
-PJRT_Error *
-fake_TopologyDescription_GetDeviceDescriptions(PJRT_TopologyDescription_GetDeviceDescriptions_Args *a)
+PJRT_Error *fake_TopologyDescription_GetDeviceDescriptions(
+    PJRT_TopologyDescription_GetDeviceDescriptions_Args *a)
 {
     a->descriptions = a->topology->list;
     a->num_descriptions = (size_t)a->topology->n;
@@ -138,7 +154,9 @@ PJRT_Error *fake_TopologyDescription_Attributes(PJRT_TopologyDescription_Attribu
 PJRT_Error *fake_engine_open(ts_engine **out)
 {
     ts_error err = {0};
-    ts_engine_options o = {.struct_size = sizeof o, .name = "cpu", .devices = 1,
+    ts_engine_options o = {.struct_size = sizeof o,
+                           .name = "cpu",
+                           .devices = 1,
                            .threads = (int)fake_number("FAKE_PJRT_THREADS", 1)};
     return ts_engine_open(&o, out, &err) == TS_OK ? NULL : fake_status_error(&err);
 }

@@ -80,7 +80,8 @@ PJRT_Error *fake_Event_Error(PJRT_Event_Error_Args *a)
     pthread_mutex_lock(&fake_lock);
     bool ready = a->event->ready;
     pthread_mutex_unlock(&fake_lock);
-    if (!ready) return fake_error(PJRT_Error_Code_FAILED_PRECONDITION, "the event has not happened yet");
+    if (!ready)
+        return fake_error(PJRT_Error_Code_FAILED_PRECONDITION, "the event has not happened yet");
     return fake_problem_error(&a->event->problem);
 }
 

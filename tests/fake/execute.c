@@ -13,7 +13,8 @@ typedef struct fake_run {
     fake_program *program;
     int n_in, n_out, devices;
     fake_storage **in, **out; /* [devices × n], one reference each */
-    fake_storage **copy;      /* [devices × n_out]: where an input that may not be donated is copied from; or NULL */
+    fake_storage **
+        copy; /* [devices × n_out]: where an input that may not be donated is copied from; or NULL */
 } fake_run;
 
 /* Executables of one engine keep their bindings in themselves: one at a time. */
@@ -80,7 +81,8 @@ static void finish(fake_task *t, const fake_problem *p)
     for (int i = 0; p->code && i < r->devices * r->n_out; i++) r->out[i]->problem = *p;
     run_free(r);
     fake_flight(-1);
-    fake_log("execute %llu ends%s%s", (unsigned long long)t->number, p->code ? ": " : "", p->message);
+    fake_log("execute %llu ends%s%s", (unsigned long long)t->number, p->code ? ": " : "",
+             p->message);
 }
 
 /* ---- on the caller's ----------------------------------------------------------------------------- */
@@ -89,22 +91,26 @@ static PJRT_Error *check_arguments(const PJRT_LoadedExecutable_Execute_Args *a)
 {
     const fake_program *p = a->executable->program;
     const ts_region *top = p->graph->top;
-    if (a->execute_device || a->num_devices != (size_t)p->replicas || a->num_args != (size_t)top->n_arg)
+    if (a->execute_device || a->num_devices != (size_t)p->replicas ||
+        a->num_args != (size_t)top->n_arg)
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
-                          "%zu devices with %zu arguments, the program has %d with %d", a->num_devices, a->num_args,
-                          p->replicas, top->n_arg);
+                          "%zu devices with %zu arguments, the program has %d with %d",
+                          a->num_devices, a->num_args, p->replicas, top->n_arg);
     for (size_t d = 0; d < a->num_devices; d++)
         for (size_t k = 0; k < a->num_args; k++) {
             const PJRT_Buffer *b = a->argument_lists[d][k];
             char found[400], wanted[400];
             if (!b->storage)
-                return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu was deleted or donated", k);
+                return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                                  "argument %zu was deleted or donated", k);
             if (b->device != a->executable->device[d])
                 return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
                                   "argument %zu is on device %d, list %zu belongs to device %d", k,
-                                  b->device->description.id, d, a->executable->device[d]->description.id);
+                                  b->device->description.id, d,
+                                  a->executable->device[d]->description.id);
             if (!ts_type_same(&b->type, &top->arg[k]->type))
-                return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "argument %zu is %s, the program has %s", k,
+                return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                                  "argument %zu is %s, the program has %s", k,
                                   ts_type_text(&b->type, found, sizeof found),
                                   ts_type_text(&top->arg[k]->type, wanted, sizeof wanted));
         }
@@ -200,7 +206,8 @@ PJRT_Error *fake_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *a)
             a->device_complete_events[d] = t->event[d];
             continue;
         }
-        PJRT_Event_Destroy_Args gone = {.struct_size = PJRT_Event_Destroy_Args_SIZE, .event = t->event[d]};
+        PJRT_Event_Destroy_Args gone = {.struct_size = PJRT_Event_Destroy_Args_SIZE,
+                                        .event = t->event[d]};
         fake_Event_Destroy(&gone);
     }
     fake_queue_add(a->executable->client, t);

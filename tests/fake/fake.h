@@ -1,4 +1,4 @@
-/* fake/fake.h – a PJRT plugin for tests: it runs the graph that a program carries on the CPU engine, and fails on demand.
+/* fake/fake.h – a PJRT plugin for tests: runs the graph that a program carries on the CPU engine, and fails on demand.
  *
  * The program is a shared library with the PJRT C API of src/xla/pjrt_abi.h that links Tessera into itself. It takes
  * programs whose trailing comments carry the graph's text (TS_STABLEHLO_GRAPH_MARK); it cannot read StableHLO. It is
@@ -19,8 +19,13 @@
  *   FAKE_PJRT_NO_PROFILER=1     no profiler extension
  *   FAKE_PJRT_DEVICES=8         devices of a client; else its option cpu_device_count; else 1
  *   FAKE_PJRT_ORDER=reversed    addressable devices from the last to the first; ids 100000, 100001, …
+ *   FAKE_PJRT_ODD=what          of a compiled program: "assignment": reported reversed, "garbage": as none;
+ *                               "outputs": one more; "few", "twice", "strange": its addressable devices
  *   FAKE_PJRT_TOPOLOGY=3        a topology has 3 devices, whatever its name says
- *   FAKE_PJRT_PLATFORM=name     the platform's name ("fake"); FAKE_PJRT_VERSION=text, its version
+ *   FAKE_PJRT_PLATFORM=name     the platform's name ("fake"); FAKE_PJRT_VERSION=text, its version;
+ *                               FAKE_PJRT_KIND=text, its devices' kind ("Fake device"); "nowhere": without coordinates
+ *   FAKE_PJRT_DUMP=file         takes xla_dump_to, which else is an unknown option, and writes this file's text there
+ *                               as the optimized program
  *   FAKE_PJRT_SLOW_MS=50        each execute takes at least this long
  *   FAKE_PJRT_THREADS=1         of the CPU engine
  *   FAKE_PJRT_LOG=file          a line for each call, in order, and for the end of each piece of device work
@@ -191,7 +196,8 @@ struct PJRT_DeviceAssignmentSerialized {
 void fake_program_drop(fake_program *p);
 
 /* options.c */
-PJRT_Error *fake_options_read(const char *bytes, size_t n, fake_program *p);
+PJRT_Error *fake_options_read(const char *bytes, size_t n, fake_program *p, char dump_to[4096]);
+PJRT_Error *fake_dump(const char *folder);
 size_t fake_assignment_write(const int *id, int n, char *out); /* out: 16 + 6n bytes */
 
 #endif

@@ -12,12 +12,12 @@ enum { FAKE_EXTENSION_TYPE = 9999 };
 
 typedef struct fake_extension {
     PJRT_Extension_Base base;
-    void (*reset)(void);           /* counts of calls, executes and events start again */
-    uint64_t (*executes)(void);    /* programs that were accepted since the reset */
+    void (*reset)(void);                     /* counts of calls, executes and events start again */
+    uint64_t (*executes)(void);              /* programs that were accepted since the reset */
     uint64_t (*calls)(const char *function); /* of "PJRT_Client_Create" since the reset */
     int64_t (*live)(const char *kind); /* objects given out and not destroyed; NULL: all kinds */
-    uint64_t (*donated)(void);     /* inputs consumed since the reset */
-    int (*in_flight)(void);        /* the most executes that were under way at once since the reset */
+    uint64_t (*donated)(void);         /* inputs consumed since the reset */
+    int (*in_flight)(void); /* the most executes that were under way at once since the reset */
 } fake_extension;
 
 #endif

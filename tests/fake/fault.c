@@ -124,7 +124,8 @@ static int test_in_flight(void)
 }
 
 fake_extension fake_test_extension = {
-    .base = {.struct_size = sizeof(fake_extension), .type = (PJRT_Extension_Type)FAKE_EXTENSION_TYPE},
+    .base = {.struct_size = sizeof(fake_extension),
+             .type = (PJRT_Extension_Type)FAKE_EXTENSION_TYPE},
     .reset = test_reset,
     .executes = test_executes,
     .calls = test_calls,
@@ -275,6 +276,7 @@ bool fake_event_fails(const char *kind, uint64_t count, fake_problem *p)
     if (strncmp(at ? v : "execute", kind, n) != 0 || kind[n] != 0) return false;
     if (strtoull(at ? at + 1 : v, &end, 10) != count) return false;
     p->code = PJRT_Error_Code_INTERNAL;
-    snprintf(p->message, sizeof p->message, "the device was lost in %s %llu", kind, (unsigned long long)count);
+    snprintf(p->message, sizeof p->message, "the device was lost in %s %llu", kind,
+             (unsigned long long)count);
     return true;
 }

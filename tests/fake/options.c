@@ -6,6 +6,7 @@
 #include "fake/fake.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 typedef struct proto {
     const uint8_t *at, *end;
@@ -42,10 +43,14 @@ static bool next(proto *p, field *f)
         f->value = varint(p);
         return !p->bad;
     }
-    if (f->wire == 1) n = 8;
-    else if (f->wire == 5) n = 4;
-    else if (f->wire == 2) n = varint(p);
-    else p->bad = true;
+    if (f->wire == 1)
+        n = 8;
+    else if (f->wire == 5)
+        n = 4;
+    else if (f->wire == 2)
+        n = varint(p);
+    else
+        p->bad = true;
     if (p->bad || n > (uint64_t)(p->end - p->at)) return p->bad = true, false;
     f->bytes = (proto){p->at, p->at + n, false};
     p->at += n;
@@ -54,7 +59,8 @@ static bool next(proto *p, field *f)
 
 static PJRT_Error *malformed(const char *what)
 {
-    return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s of the compile options is malformed", what);
+    return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%s of the compile options is malformed",
+                      what);
 }
 
 /* DeviceAssignmentProto: 1 = replicas, 2 = computations, 3 = {1 = packed ids}, one for each computation. */
@@ -92,29 +98,57 @@ static PJRT_Error *read_build(proto m, fake_program *p)
         if (e) return e;
     }
     if (m.bad) return malformed("executable_build_options");
-    if (partitions != 1) return fake_error(PJRT_Error_Code_UNIMPLEMENTED, "%d partitions", (int)partitions);
+    if (partitions != 1)
+        return fake_error(PJRT_Error_Code_UNIMPLEMENTED, "%d partitions", (int)partitions);
     if (p->replicas < 1 || p->replicas > FAKE_MAX_DEVICES || (ids && ids != p->replicas))
-        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas and %d assigned devices", p->replicas, ids);
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas and %d assigned devices",
+                          p->replicas, ids);
     if (!ids)
         for (int i = 0; i < p->replicas; i++) p->device_id[i] = -1; /* by the caller's own order */
     return NULL;
 }
 
-/* A map entry {1 = key, 2 = value}. */
-static PJRT_Error *read_override(proto m)
+/* A map entry {1 = key, 2 = {1 = text | 2, 3, 4 = others}}. */
+static PJRT_Error *read_override(proto m, char dump_to[4096])
 {
-    field f;
-    while (next(&m, &f))
-        if (f.number == 1 && f.wire == 2) {
-            int n = (int)(f.bytes.end - f.bytes.at);
-            if (n < 4 || memcmp(f.bytes.at, "xla_", 4) != 0)
-                return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "No such compile option: '%.*s'", n,
-                                  (const char *)f.bytes.at);
-        }
-    return m.bad ? malformed("an override") : NULL;
+    field f, g;
+    char key[80] = "", text[4096] = "";
+    while (next(&m, &f)) {
+        if (f.number == 1 && f.wire == 2)
+            snprintf(key, sizeof key, "%.*s", (int)(f.bytes.end - f.bytes.at),
+                     (const char *)f.bytes.at);
+        while (f.number == 2 && f.wire == 2 && next(&f.bytes, &g))
+            if (g.number == 1 && g.wire == 2)
+                snprintf(text, sizeof text, "%.*s", (int)(g.bytes.end - g.bytes.at),
+                         (const char *)g.bytes.at);
+    }
+    if (m.bad) return malformed("an override");
+    const char *dump = getenv("FAKE_PJRT_DUMP");
+    bool dumps = strcmp(key, "xla_dump_to") == 0;
+    if (strncmp(key, "xla_", 4) != 0 || (dumps && (!dump || !*dump)))
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "No such compile option: '%s'", key);
+    if (dumps) snprintf(dump_to, 4096, "%s", text);
+    return NULL;
 }
 
-PJRT_Error *fake_options_read(const char *bytes, size_t n, fake_program *p)
+/* FAKE_PJRT_DUMP's text as the program that XLA would have made. */
+PJRT_Error *fake_dump(const char *folder)
+{
+    const char *from = getenv("FAKE_PJRT_DUMP");
+    char path[4200], bytes[4096];
+    size_t n;
+    if (!*folder || !from) return NULL;
+    snprintf(path, sizeof path, "%s/module_0001.fake.after_optimizations.txt", folder);
+    FILE *in = fopen(from, "r"), *out = fopen(path, "w");
+    while (in && out && (n = fread(bytes, 1, sizeof bytes, in)) > 0) fwrite(bytes, 1, n, out);
+    bool ok = in && out;
+    if (in) fclose(in);
+    if (out) fclose(out);
+    return ok ? NULL
+              : fake_error(PJRT_Error_Code_INTERNAL, "%s cannot be written from %s", path, from);
+}
+
+PJRT_Error *fake_options_read(const char *bytes, size_t n, fake_program *p, char dump_to[4096])
 {
     proto m = {(const uint8_t *)bytes, (const uint8_t *)bytes + n, false};
     field f;
@@ -125,11 +159,13 @@ PJRT_Error *fake_options_read(const char *bytes, size_t n, fake_program *p)
             build = true;
             e = read_build(f.bytes, p);
         }
-        if (f.number == 7 && f.wire == 2) e = read_override(f.bytes);
+        if (f.number == 7 && f.wire == 2) e = read_override(f.bytes, dump_to);
     }
     if (e) return e;
     if (m.bad) return malformed("the message");
-    if (!build) return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "compile options without executable_build_options");
+    if (!build)
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                          "compile options without executable_build_options");
     return NULL;
 }
 

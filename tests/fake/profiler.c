@@ -94,8 +94,10 @@ static PLUGIN_Profiler_Error *collect_data(PLUGIN_Profiler_CollectData_Args *a)
     PJRT_Error *e = fake_enter("PLUGIN_Profiler_CollectData");
     if (e) return wrap(e);
     if (a->profiler->state != STOPPED) return out_of_order("collect");
-    if (a->buffer) memcpy(a->buffer, profile, sizeof profile);
-    else a->buffer = profile;
+    if (a->buffer)
+        memcpy(a->buffer, profile, sizeof profile);
+    else
+        a->buffer = profile;
     a->buffer_size_in_bytes = sizeof profile;
     return NULL;
 }

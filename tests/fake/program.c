@@ -39,7 +39,8 @@ static void program_take(fake_program *p)
 static size_t occurrences(const char *text, size_t n, const char *word)
 {
     size_t count = 0, len = strlen(word);
-    for (const char *at = text; (at = memmem(at, n - (size_t)(at - text), word, len)); at += len) count++;
+    for (const char *at = text; (at = memmem(at, n - (size_t)(at - text), word, len)); at += len)
+        count++;
     return count;
 }
 
@@ -49,9 +50,11 @@ static PJRT_Error *extract(const PJRT_Program *in, fake_program *p, size_t *dona
     if (in->format_size != 4 || memcmp(in->format, "mlir", 4) != 0)
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "program format '%.*s' is not mlir",
                           (int)in->format_size, in->format);
-    const char *mark = memmem(in->code, in->code_size, TS_STABLEHLO_GRAPH_MARK, strlen(TS_STABLEHLO_GRAPH_MARK));
+    const char *mark =
+        memmem(in->code, in->code_size, TS_STABLEHLO_GRAPH_MARK, strlen(TS_STABLEHLO_GRAPH_MARK));
     if (!mark || !memmem(in->code, in->code_size, "@main", 5))
-        return fake_error(PJRT_Error_Code_UNKNOWN, "1:1: error: the program carries no graph to run");
+        return fake_error(PJRT_Error_Code_UNKNOWN,
+                          "1:1: error: the program carries no graph to run");
     *donated = occurrences(in->code, (size_t)(mark - in->code), "tf.aliasing_output");
     const char *at = mark + strlen(TS_STABLEHLO_GRAPH_MARK), *end = in->code + in->code_size;
     p->text = ts_alloc((size_t)(end - at) + 1);
@@ -73,7 +76,8 @@ static PJRT_Error *build(fake_program *p, PJRT_Client *c)
 {
     ts_error err = {0};
     PJRT_Error *e = NULL;
-    if (c) p->engine = c->engine;
+    if (c)
+        p->engine = c->engine;
     else {
         e = fake_engine_open(&p->engine);
         p->owns_engine = !e;
@@ -87,20 +91,23 @@ static PJRT_Error *build(fake_program *p, PJRT_Client *c)
     return NULL;
 }
 
-static PJRT_Error *compile(PJRT_Client *c, const PJRT_Program *in, const char *options, size_t n_options,
-                           fake_program **out)
+static PJRT_Error *compile(PJRT_Client *c, const PJRT_Program *in, const char *options,
+                           size_t n_options, fake_program **out)
 {
     size_t donated = 0, replaced = 0;
     fake_program *p = ts_alloc_zero(sizeof *p);
     TS_ASSERT(p);
     p->references = 1;
-    PJRT_Error *e = fake_options_read(options, n_options, p);
+    char dump_to[4096] = "";
+    PJRT_Error *e = fake_options_read(options, n_options, p, dump_to);
     if (!e) e = extract(in, p, &donated);
     if (!e) e = build(p, c);
-    for (int k = 0; !e && k < p->graph->top->n_result; k++) replaced += p->graph->output[k].replaces >= 0;
+    for (int k = 0; !e && k < p->graph->top->n_result; k++)
+        replaced += p->graph->output[k].replaces >= 0;
     if (!e && donated != replaced)
-        e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "the program donates %zu arguments, its graph %zu", donated,
-                       replaced);
+        e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                       "the program donates %zu arguments, its graph %zu", donated, replaced);
+    if (!e) e = fake_dump(dump_to);
     if (e) {
         fake_program_drop(p);
         p = NULL;
@@ -123,7 +130,8 @@ static PJRT_Error *load(PJRT_Client *c, fake_program *p, PJRT_LoadedExecutable *
         if (p->device_id[i] < 0) p->device_id[i] = c->all[i]->description.id;
     for (int k = 0; k < c->n; k++)
         for (int i = 0; i < p->replicas; i++)
-            if (c->addressable[k]->description.id == p->device_id[i]) x->device[n++] = c->addressable[k];
+            if (c->addressable[k]->description.id == p->device_id[i])
+                x->device[n++] = c->addressable[k];
     if (n == p->replicas) {
         pthread_mutex_lock(&fake_lock);
         c->live++;
@@ -132,8 +140,9 @@ static PJRT_Error *load(PJRT_Client *c, fake_program *p, PJRT_LoadedExecutable *
         *out = x;
         return NULL;
     }
-    PJRT_Error *e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d of the program's %d devices are not here",
-                               p->replicas - n, p->replicas);
+    PJRT_Error *e =
+        fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d of the program's %d devices are not here",
+                   p->replicas - n, p->replicas);
     fake_program_drop(p);
     ts_free(x->device);
     ts_free(x);
@@ -161,8 +170,8 @@ PJRT_Error *fake_Compile(PJRT_Compile_Args *a)
     fake_program *p;
     PJRT_Error *e = compile(NULL, a->program, a->compile_options, a->compile_options_size, &p);
     if (!e && p->replicas > a->topology->n) {
-        e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas on the %d devices of %s", p->replicas,
-                       a->topology->n, a->topology->name);
+        e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas on the %d devices of %s",
+                       p->replicas, a->topology->n, a->topology->name);
         fake_program_drop(p);
     }
     if (!e) a->executable = executable_of(p);
@@ -178,10 +187,21 @@ PJRT_Error *fake_LoadedExecutable_GetExecutable(PJRT_LoadedExecutable_GetExecuta
     return NULL;
 }
 
-PJRT_Error *fake_LoadedExecutable_AddressableDevices(PJRT_LoadedExecutable_AddressableDevices_Args *a)
+static bool odd(const char *what)
 {
-    a->addressable_devices = a->executable->device;
-    a->num_addressable_devices = (size_t)a->executable->program->replicas;
+    const char *v = getenv("FAKE_PJRT_ODD");
+    return v && strcmp(v, what) == 0;
+}
+
+PJRT_Error *fake_LoadedExecutable_AddressableDevices(
+    PJRT_LoadedExecutable_AddressableDevices_Args *a)
+{
+    PJRT_LoadedExecutable *x = a->executable;
+    int n = x->program->replicas;
+    if (odd("twice")) x->device[n - 1] = x->device[0];
+    if (odd("strange")) x->device[0] = x->client->all[x->client->n - 1];
+    a->addressable_devices = x->device;
+    a->num_addressable_devices = (size_t)n - odd("few");
     return NULL;
 }
 
@@ -208,11 +228,12 @@ PJRT_Error *fake_Executable_Destroy(PJRT_Executable_Destroy_Args *a)
 
 PJRT_Error *fake_Executable_NumOutputs(PJRT_Executable_NumOutputs_Args *a)
 {
-    a->num_outputs = (size_t)a->executable->program->graph->top->n_result;
+    a->num_outputs = (size_t)a->executable->program->graph->top->n_result + odd("outputs");
     return NULL;
 }
 
-PJRT_Error *fake_Executable_SizeOfGeneratedCodeInBytes(PJRT_Executable_SizeOfGeneratedCodeInBytes_Args *a)
+PJRT_Error *fake_Executable_SizeOfGeneratedCodeInBytes(
+    PJRT_Executable_SizeOfGeneratedCodeInBytes_Args *a)
 {
     a->size_in_bytes = (int64_t)a->executable->program->n_text;
     return NULL;
@@ -227,12 +248,18 @@ PJRT_Error *fake_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_Ar
 PJRT_Error *fake_Executable_GetCostAnalysis(PJRT_Executable_GetCostAnalysis_Args *a)
 {
     PJRT_Executable *x = a->executable;
-    x->property[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "flops", .name_size = 5,
+    x->property[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                       .name = "flops",
+                                       .name_size = 5,
                                        .type = PJRT_NamedValue_kFloat,
-                                       .float_value = (float)x->program->stats.flops, .value_size = 1};
-    x->property[1] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE, .name = "bytes accessed",
-                                       .name_size = 14, .type = PJRT_NamedValue_kFloat,
-                                       .float_value = (float)x->program->stats.bytes, .value_size = 1};
+                                       .float_value = (float)x->program->stats.flops,
+                                       .value_size = 1};
+    x->property[1] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_SIZE,
+                                       .name = "bytes accessed",
+                                       .name_size = 14,
+                                       .type = PJRT_NamedValue_kFloat,
+                                       .float_value = (float)x->program->stats.bytes,
+                                       .value_size = 1};
     a->properties = x->property;
     a->num_properties = 2;
     return NULL;
@@ -285,11 +312,13 @@ static PJRT_Error *read_serialized(const char *text, size_t n, fake_program *p)
     size_t mark = strlen(serial_mark);
     const char *end = n > mark ? memchr(text + mark, '\n', n - mark) : NULL;
     if (!end || memcmp(text, serial_mark, mark) != 0)
-        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "these are not the bytes of an executable of this plugin");
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
+                          "these are not the bytes of an executable of this plugin");
     char *at = (char *)text + mark;
     p->replicas = (int)strtol(at, &at, 10);
     if (p->replicas < 1 || p->replicas > FAKE_MAX_DEVICES)
-        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "an executable for %d devices", p->replicas);
+        return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "an executable for %d devices",
+                          p->replicas);
     for (int i = 0; i < p->replicas; i++) p->device_id[i] = (int)strtol(at, &at, 10);
     p->n_text = n - (size_t)(end + 1 - text);
     p->text = ts_alloc(p->n_text + 1);
@@ -317,14 +346,19 @@ static void assignment_delete(PJRT_DeviceAssignmentSerialized *s)
     fake_died("device assignment");
 }
 
-PJRT_Error *fake_LoadedExecutable_GetDeviceAssignment(PJRT_LoadedExecutable_GetDeviceAssignment_Args *a)
+PJRT_Error *fake_LoadedExecutable_GetDeviceAssignment(
+    PJRT_LoadedExecutable_GetDeviceAssignment_Args *a)
 {
     const fake_program *p = a->executable->program;
+    int id[FAKE_MAX_DEVICES];
     PJRT_DeviceAssignmentSerialized *s = ts_alloc_zero(sizeof *s);
     TS_ASSERT(s);
     s->bytes = ts_alloc(16 + 6 * (size_t)p->replicas);
     TS_ASSERT(s->bytes);
-    a->serialized_bytes_size = fake_assignment_write(p->device_id, p->replicas, s->bytes);
+    for (int i = 0; i < p->replicas; i++)
+        id[i] = p->device_id[odd("assignment") ? p->replicas - 1 - i : i];
+    a->serialized_bytes_size = fake_assignment_write(id, p->replicas, s->bytes);
+    if (odd("garbage")) memset(s->bytes, 0xff, a->serialized_bytes_size);
     a->serialized_bytes = s->bytes;
     a->serialized_device_assignment = s;
     a->serialized_device_assignment_deleter = assignment_delete;

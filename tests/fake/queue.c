@@ -63,8 +63,10 @@ static void *device_thread(void *argument)
 void fake_queue_add(PJRT_Client *c, fake_task *t)
 {
     pthread_mutex_lock(&fake_lock);
-    if (c->last) c->last->next = t;
-    else c->first = t;
+    if (c->last)
+        c->last->next = t;
+    else
+        c->first = t;
     c->last = t;
     bool start = !c->running;
     c->running = true;
