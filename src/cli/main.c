@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 static const cli_command *const commands[] = {&cli_train_command, &cli_parity_command,
-                                              &cli_generate_command, &cli_plugins_command};
+                                              &cli_generate_command, &cli_plugins_command,
+                                              &cli_compile_command};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* ---- messages -------------------------------------------------------------------------------- */

@@ -2,6 +2,8 @@
 #ifndef TS_AOT_H
 #define TS_AOT_H
 
+#include "ir/graph.h"
+#include "xla/stablehlo.h"
 #include "xla/topology.h"
 
 typedef struct ts_aot_job {
@@ -9,8 +11,8 @@ typedef struct ts_aot_job {
     const char *plugin;      /* path of the library */
     const ts_topology *topology;
     int replicas;            /* ≤ topology->devices; the first ones of the topology, by id */
-    const char *program;     /* StableHLO text */
-    size_t n_program;
+    const ts_graph *graph;   /* partitioned already; borrowed */
+    ts_precision precision;  /* as in stablehlo.h */
     const char *const *flag; /* as in compile_options.h */
     int n_flag;
     const char *dump_to;     /* folder that keeps the programs, before and after; "" or NULL: none */
@@ -19,7 +21,8 @@ typedef struct ts_aot_job {
 } ts_aot_job;
 
 /* Fills all of out but total_seconds. Without network, quietly; a plugin that dies is UNAVAILABLE with its last line.
- * Out of memory on the device is TS_OK with fits = false and the largest buffers by their names in the model. */
+ * Out of memory on the device is TS_OK with fits = false and the largest buffers by their names in the model. Owns
+ * *out until ts_aot_report_free. */
 TS_MUST_CHECK ts_status ts__aot_compile(const ts_aot_job *job, ts_aot_report *out, ts_error *err);
 
 #endif

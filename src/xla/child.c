@@ -110,6 +110,15 @@ static bool ended(pid_t pid, bool wait, int *how, struct rusage *usage)
            0; /* an error too: somebody else has taken its end, nothing is left to wait for */
 }
 
+/* A signal that asks this process to end, and that the caller holds back so that nothing is left behind. */
+static bool asked_to_end(void)
+{
+    sigset_t held;
+    return sigpending(&held) == 0 && (sigismember(&held, SIGINT) == 1 ||
+                                      sigismember(&held, SIGTERM) == 1 ||
+                                      sigismember(&held, SIGHUP) == 1);
+}
+
 /* Until the child has ended, by itself or at its limit. */
 static void watch(pid_t pid, double timeout, int result, int output, int *how, struct rusage *usage,
                   ts_child_result *r)
@@ -122,8 +131,9 @@ static void watch(pid_t pid, double timeout, int result, int output, int *how, s
         if (fds[1].fd >= 0 && fds[1].revents && !drain(output, &r->output, false)) fds[1].fd = -1;
         if (ended(pid, false, how, usage)) break;
         r->seconds = ts_clock_seconds() - start;
-        if (r->seconds < timeout) continue;
-        r->timed_out = true;
+        r->cancelled = asked_to_end();
+        r->timed_out = !r->cancelled && r->seconds >= timeout;
+        if (!r->cancelled && !r->timed_out) continue;
         kill(pid, SIGKILL);
         ended(pid, true, how, usage);
         break;
@@ -168,6 +178,7 @@ static ts_status put_into_words(const char *what, double timeout, const ts_child
     char line[MAX_LINE];
     telling_line(&r->output, line);
     const char *colon = *line ? ": " : "";
+    if (r->cancelled) return TS_ERROR(err, TS_CANCELLED, "%s was stopped by a signal", what);
     if (r->timed_out)
         return TS_ERROR(err, TS_DEADLINE_EXCEEDED, "%s did not end within %g s and was stopped%s%s",
                         what, timeout, *line ? "; it last said: " : "", line);

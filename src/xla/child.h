@@ -2,7 +2,8 @@
  *
  * The child's standard streams are a pipe of which the last lines are kept, its result is bytes written to a
  * descriptor. It dies with its parent (PR_SET_PDEATHSIG) and at its time limit. Fork without exec: the child
- * must not use OpenMP, and the parent must not have loaded the plugin that the child is to try.
+ * must not use OpenMP, and the parent must not have loaded the plugin that the child is to try. A caller that has
+ * things to clean up blocks SIGINT, SIGTERM and SIGHUP: one of them pending ends the child (CANCELLED).
  */
 #ifndef TS_CHILD_H
 #define TS_CHILD_H
@@ -16,7 +17,7 @@ typedef struct ts_child_result {
     size_t peak_bytes;  /* largest resident size (ru_maxrss) */
     int signal;         /* that ended it; 0: none */
     int exit_code;      /* where no signal did; 0: work returned */
-    bool timed_out;
+    bool timed_out, cancelled;
 } ts_child_result;
 
 /* work(context, fd) in a child with the environment changed by env ("NAME=value", n of them). TS_OK where the child

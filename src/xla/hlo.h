@@ -1,4 +1,4 @@
-/* xla/hlo.h – what an optimized HLO module says about itself: work, memory traffic, collectives.
+/* xla/hlo.h – what an optimized HLO module says about itself: work, memory traffic, collectives, names.
  *
  * XLA's own cost analysis counts the body of a loop once; here it counts as often as it runs (known_trip_count, or
  * the comparison in the loop's condition).
@@ -14,20 +14,33 @@ typedef struct ts_hlo_collective {
     int64_t sites, count; /* instructions; executions with loops multiplied out */
     int64_t bytes;        /* of the operands of all executions */
     bool asynchronous;
-    char name[120];       /* op_name of its metadata: the scope in the model; of the first site */
+    char name[120];       /* scope in the model, by its metadata; of the first site */
 } ts_hlo_collective;
 
 typedef struct ts_hlo_summary {
     double flops;         /* of dots and convolutions, 2 a multiply-add; elementwise work is not counted */
-    double bytes;         /* operands and results of the instructions that touch memory */
+    double bytes;         /* operands and results in device memory of the instructions that move them */
     ts_hlo_collective *collective; /* one row for each (op, group) */
     size_t n_collective;
     int64_t unknown_loops; /* loops whose count could not be read, taken once */
 } ts_hlo_summary;
 
+typedef struct ts_hlo ts_hlo; /* a parsed module; borrows its text */
+
 /* text: an HLO module as xla_dump_to writes it. DATA_LOSS with the line where it is not one. */
-TS_MUST_CHECK ts_status ts__hlo_summarize(const char *text, size_t n, ts_hlo_summary *out,
-                                          ts_error *err);
+TS_MUST_CHECK ts_status ts__hlo_parse(const char *text, size_t n, ts_hlo **out, ts_error *err);
+void ts__hlo_free(ts_hlo *h); /* NULL is fine */
+TS_MUST_CHECK ts_status ts__hlo_summarize(const ts_hlo *h, ts_hlo_summary *out, ts_error *err);
 void ts__hlo_summary_free(ts_hlo_summary *s);
+
+typedef struct ts_hlo_value {
+    int64_t bytes;
+    int parameter;   /* number of the entry computation's parameter; −1: another instruction */
+    char op[40];     /* "fusion" */
+    char name[200];  /* scope and file of the model, with the line; "" where the metadata has none */
+    char shape[120]; /* "bf16[8,4096,8192]" */
+} ts_hlo_value;
+/* The instruction of that name (without %); tuple_index ≥ 0: that element of its result. False: there is none. */
+bool ts__hlo_find(const ts_hlo *h, const char *name, size_t n, int tuple_index, ts_hlo_value *out);
 
 #endif

@@ -102,7 +102,7 @@ static bool take_text(const json_t *j, const char *name, char *out, size_t n)
 {
     const char *s = json_string_value(json_object_get(j, name));
     if (!s || strlen(s) >= n) return false;
-    strcpy(out, s);
+    memcpy(out, s, strlen(s) + 1);
     return true;
 }
 

@@ -164,7 +164,7 @@ static ts_status parse_cpu(const char *text, const char *rest, ts_topology *out,
     if (!end || *end || n < 1 || n > MAX_CPU)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "%.60s: expected cpu:N with N devices, 1 … %d, as cpu:4", text, MAX_CPU);
-    strcpy(out->plugin, "cpu");
+    snprintf(out->plugin, sizeof out->plugin, "cpu");
     snprintf(out->name, sizeof out->name, "cpu:%d", n);
     out->chips = out->devices = n;
     return TS_OK;
@@ -193,7 +193,7 @@ static ts_status parse_tpu(const char *text, const char *rest, const kind *k, ts
         if (n % k->counted || !slice_of(k, n / k->counted, &s))
             return no_such_slice(text, k, n / k->counted, n % k->counted != 0, err);
     }
-    strcpy(out->plugin, "tpu");
+    snprintf(out->plugin, sizeof out->plugin, "tpu");
     slice_name(k, &s, out->name, sizeof out->name);
     out->chips = chips_of(&s);
     out->devices = out->chips * k->devices;

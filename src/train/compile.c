@@ -1,0 +1,88 @@
+/* train/compile.c – ts_aot_compile: a configuration's train step compiled for devices that are not there.
+ *
+ * The program is the very one that training would run, so that its file can be loaded there: same graph (build.c),
+ * same precision, same options. No data is opened, no run's folder is made.
+ * Not here: topologies, the child process and its report (xla/), what is printed (cli/compile.c).
+ */
+#include "base/log.h"
+#include "train/run.h"
+#include "xla/aot.h"
+#include "xla/plugin.h"
+
+static ts_status find_topology(const ts_config *c, ts_topology *out, ts_error *err)
+{
+    ts_error why = {0};
+    if (!*c->compile_topology)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "compile_topology is not set: name the devices to compile for, as "
+                        "compile_topology=v6e:4x4, v6e-16, v5p-8, tpu7x:2x2x1 or cpu:1");
+    ts_status status =
+        ts__topology_parse(c->compile_topology, c->compile_topology_num_slices, out, &why);
+    return status == TS_OK ? TS_OK : TS_ERROR(err, status, "compile_topology: %s", why.msg);
+}
+
+/* The topology says which plugin compiles for it; a path may say where another one lies. */
+static ts_status find_plugin(const ts_config *c, const ts_topology *t, char *path, size_t n,
+                             ts_error *err)
+{
+    ts_error why = {0};
+    bool is_path = strchr(c->plugin, '/') != NULL;
+    if (*c->plugin && !is_path && strcmp(c->plugin, t->plugin) != 0)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "plugin=%s does not compile for %s, plugin=%s does; leave plugin out",
+                        c->plugin, t->name, t->plugin);
+    ts_status status = ts__plugin_find(is_path ? c->plugin : t->plugin, path, n, &why);
+    if (status == TS_NOT_FOUND) status = TS_UNAVAILABLE; /* exit code 4: a plugin is missing */
+    return status == TS_OK ? TS_OK : TS_ERROR(err, status, "%s", why.msg);
+}
+
+static void say_idle(const ts_config *c, const ts_topology *t)
+{
+    if (t->devices <= c->devices) return;
+    ts_log(TS_LOG_WARNING,
+           "%s has %d devices and this configuration uses %lld: the program is compiled for %lld, the "
+           "other %lld would be idle",
+           t->name, t->devices, (long long)c->devices, (long long)c->devices,
+           (long long)(t->devices - c->devices));
+}
+
+static ts_status compile_graph(const ts_config *c, const ts_topology *t, const ts_graph *g,
+                               ts_aot_report *out, ts_error *err)
+{
+    char plugin[4096];
+    ts_aot_job job = {.struct_size = sizeof job,
+                      .plugin = plugin,
+                      .topology = t,
+                      .replicas = (int)c->devices,
+                      .graph = g,
+                      .flag = c->xla_flags.item,
+                      .n_flag = (int)c->xla_flags.n,
+                      .dump_to = c->xla_dump_to,
+                      .save_to = c->compiled_trainstep_file};
+    if (!ts__precision_parse(c->matmul_precision, &job.precision))
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "matmul_precision=%s is not known",
+                        c->matmul_precision);
+    if (t->devices < c->devices)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "compile_topology=%s has %d devices; this configuration needs %lld", t->name,
+                        t->devices, (long long)c->devices);
+    TS_TRY(find_plugin(c, t, plugin, sizeof plugin, err));
+    say_idle(c, t);
+    return ts__aot_compile(&job, out, err);
+}
+
+ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err)
+{
+    double start = ts_clock_seconds();
+    ts_topology t;
+    ts_model_config model;
+    ts_graph *g;
+    memset(out, 0, sizeof *out);
+    TS_TRY(find_topology(c, &t, err));
+    TS_TRY(ts__read_model(c, &model, err));
+    TS_TRY(ts__build_train(c, &model, &g, err));
+    ts_status status = compile_graph(c, &t, g, out, err);
+    ts_graph_free(g);
+    out->total_seconds = ts_clock_seconds() - start;
+    return status;
+}

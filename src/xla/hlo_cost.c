@@ -1,0 +1,478 @@
+/* xla/hlo_cost.c – sums over a parsed module: multiply-adds, bytes that move, collectives.
+ *
+ * How often a computation runs is known before it is looked at: callers stand below what they call, so computations
+ * are visited from the last to the first. Products are counted wherever they stand; bytes where an instruction
+ * reads or writes device memory: a fusion's parameter that is only sliced counts its slices, a result that is an
+ * update in place counts the update, values in on-chip memory count nothing. All branches of a conditional count.
+ * Not here: elementwise work, padding of tiles, time.
+ */
+#include <stdlib.h>
+
+#include "xla/hlo_internal.h"
+
+typedef struct visit {
+    double runs;       /* of this computation in one execution of the module */
+    bool fused;        /* inside a fusion: its instructions touch no memory */
+    bool asynchronous; /* called by an async-start */
+    int64_t *read;     /* bytes it reads of each parameter, by number; [n_read] */
+    int n_read;
+    int64_t written;
+} visit;
+
+typedef struct walk {
+    const ts_hlo *h;
+    ts_arena *arena;
+    visit *visit; /* [n_computation] */
+    ts_hlo_summary *out;
+    size_t capacity;
+    ts_error *err;
+} walk;
+
+static const hlo_instruction *operand(const walk *w, const hlo_instruction *x, int i)
+{
+    if (i >= x->n_in || x->in[i].instruction < 0) return NULL;
+    return &w->h->instruction[x->in[i].instruction];
+}
+
+static int64_t device_bytes(const hlo_shape *s)
+{
+    return s ? s->bytes - s->local : 0;
+}
+
+static int64_t operand_bytes(const hlo_instruction *x, int i)
+{
+    return i < x->n_in ? device_bytes(x->in[i].shape) : 0;
+}
+
+/* Clipped, not wrapped: a text can ask for any number of executions. */
+static int64_t times(double runs, int64_t n)
+{
+    double v = runs * (double)n;
+    return v < 9e18 ? (int64_t)v : INT64_MAX;
+}
+static int64_t plus(int64_t a, int64_t b)
+{
+    int64_t v;
+    return ts_add_i64(a, b, &v) ? INT64_MAX : v;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static double elements(const hlo_shape *s)
+{
+    double n = 1;
+    for (int i = 0; i < s->rank; i++) n *= (double)s->dim[i];
+    return n;
+}
+
+static double dot_flops(const hlo_instruction *x)
+{
+    slice list, one;
+    size_t at = 0;
+    int64_t d;
+    double n = 2 * elements(x->shape);
+    if (x->n_in < 1 || !x->in[0].shape || !ts__hlo_attr(x, "lhs_contracting_dims", &list)) return n;
+    while (ts__hlo_element(list, &at, &one))
+        if (ts__hlo_int(one, &d) && d >= 0 && d < x->in[0].shape->rank)
+            n *= (double)x->in[0].shape->dim[d];
+    return n;
+}
+
+typedef struct window {
+    int64_t size, stride, low, lhs_dilate, rhs_dilate, reversed;
+} window;
+
+/* Element d of window={… key=1x2x3 …}; pads are low_high. */
+static int64_t window_field(slice w, const char *key, int d, int64_t otherwise)
+{
+    const char *p = memmem(w.p, w.n, key, strlen(key)), *end = w.p + w.n;
+    int64_t v;
+    if (!p) return otherwise;
+    p += strlen(key);
+    for (; d > 0 && p < end && *p != ' ' && *p != '}'; p++) d -= *p == 'x';
+    return d == 0 && p < end && ts__hlo_int((slice){p, (size_t)(end - p)}, &v) ? v : otherwise;
+}
+
+/* Pairs of an output position and a window position that meet an input element, along one dimension. The
+ * batch of a dot may be such a dimension, where only few do. */
+static double pairs(const window *w, int64_t in, int64_t out)
+{
+    double all = (double)w->size * (double)out;
+    bool plain = w->size == 1 && w->low == 0 && w->stride == 1 && w->lhs_dilate == 1;
+    if (plain || all > 1 << 22 || w->lhs_dilate < 1) return all;
+    int64_t n = 0;
+    for (int64_t k = 0; k < w->size; k++)
+        for (int64_t o = 0; o < out; o++) {
+            int64_t tap = w->reversed ? w->size - 1 - k : k;
+            double at = (double)o * (double)w->stride - (double)w->low +
+                        (double)tap * (double)w->rhs_dilate;
+            if (at < 0 || at > 9e15 || (int64_t)at % w->lhs_dilate) continue;
+            n += (int64_t)at / w->lhs_dilate < in;
+        }
+    return (double)n;
+}
+
+/* Position of c in one part of dim_labels=bf0_io0->bf0. */
+static int label(slice part, char c)
+{
+    const char *p = memchr(part.p, c, part.n);
+    return p ? (int)(p - part.p) : -1;
+}
+
+static double size_at(const hlo_shape *s, int dim)
+{
+    return dim >= 0 && dim < s->rank ? (double)s->dim[dim] : 1;
+}
+
+static double convolution_flops(const hlo_instruction *x)
+{
+    slice labels, win = {"", 0}, text;
+    if (x->n_in < 2 || !x->in[0].shape || !x->in[1].shape || !ts__hlo_attr(x, "dim_labels", &labels))
+        return 0;
+    const hlo_shape *in = x->in[0].shape, *kernel = x->in[1].shape, *out = x->shape;
+    const char *end = labels.p + labels.n, *a = memchr(labels.p, '_', labels.n);
+    const char *b = a ? memmem(a, (size_t)(end - a), "->", 2) : NULL;
+    if (!b) return 0;
+    slice l = {labels.p, (size_t)(a - labels.p)}, k = {a + 1, (size_t)(b - a) - 1},
+          o = {b + 2, (size_t)(end - b) - 2};
+    int64_t batch_groups = 1;
+    if (ts__hlo_attr(x, "batch_group_count", &text) && !ts__hlo_int(text, &batch_groups))
+        batch_groups = 1;
+    if (batch_groups < 1) batch_groups = 1;
+    (void)ts__hlo_attr(x, "window", &win);
+    double n = 2 * size_at(in, label(l, 'b')) / (double)batch_groups *
+               size_at(kernel, label(k, 'i')) * size_at(out, label(o, 'f'));
+    for (int d = 0; d < 8; d++) {
+        char c = (char)('0' + d);
+        if (label(k, c) < 0) break;
+        window w = {window_field(win, "size=", d, 1),       window_field(win, "stride=", d, 1),
+                    window_field(win, "pad=", d, 0),        window_field(win, "lhs_dilate=", d, 1),
+                    window_field(win, "rhs_dilate=", d, 1), window_field(win, "rhs_reversal=", d, 0)};
+        n *= pairs(&w, (int64_t)size_at(in, label(l, c)), (int64_t)size_at(out, label(o, c)));
+    }
+    return n;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static bool one_of(slice op, const char *const *names)
+{
+    for (; *names; names++)
+        if (hlo_is(op, *names)) return true;
+    return false;
+}
+
+static bool is_view(slice op)
+{
+    return hlo_is(op, "bitcast") || hlo_is(op, "get-tuple-element");
+}
+
+static int callee(const walk *w, const hlo_instruction *x, const char *key)
+{
+    slice name;
+    return ts__hlo_attr(x, key, &name) ? ts__hlo_computation(w->h, name, x->computation) : -1;
+}
+
+/* What instruction x reads of its operand i; callees were measured before. */
+static int64_t reads(const walk *w, const hlo_instruction *x, int i)
+{
+    int64_t all = operand_bytes(x, i), part = all;
+    bool sliced = hlo_is(x->op, "dynamic-slice") || hlo_is(x->op, "slice") || hlo_is(x->op, "gather");
+    int c = hlo_is(x->op, "fusion") ? callee(w, x, "calls") : -1;
+    if (c >= 0)
+        part = i < w->visit[c].n_read ? w->visit[c].read[i] : 0;
+    else if (sliced && i == 0)
+        part = x->shape->bytes;
+    else if (i == 0 && (hlo_is(x->op, "dynamic-update-slice") || hlo_is(x->op, "scatter")))
+        part = 0; /* in place: what is written is counted as written */
+    return part < all ? part : all;
+}
+
+static int64_t writes(const walk *w, const hlo_instruction *x)
+{
+    int64_t all = device_bytes(x->shape), part = all;
+    int c = hlo_is(x->op, "fusion") ? callee(w, x, "calls") : -1;
+    if (c >= 0) part = w->visit[c].written;
+    if (hlo_is(x->op, "dynamic-update-slice") && x->n_in > 1 && x->in[1].shape)
+        part = x->in[1].shape->bytes;
+    if (hlo_is(x->op, "scatter") && x->n_in > 2 && x->in[2].shape) part = x->in[2].shape->bytes;
+    return part < all ? part : all;
+}
+
+/* Bytes that a fused computation writes: of its root, or of every element of a tuple. */
+static int64_t root_writes(const walk *w, const hlo_instruction *x)
+{
+    while (is_view(x->op) && operand(w, x, 0)) x = operand(w, x, 0);
+    if (!hlo_is(x->op, "tuple")) return writes(w, x);
+    int64_t n = 0;
+    for (int i = 0; i < x->n_in; i++) {
+        const hlo_instruction *y = operand(w, x, i);
+        while (y && is_view(y->op) && operand(w, y, 0)) y = operand(w, y, 0);
+        n = plus(n, y && !hlo_is(y->op, "tuple") ? writes(w, y) : operand_bytes(x, i));
+    }
+    return n;
+}
+
+/* Fills read and written of a computation as if it were fused. */
+static bool measure(walk *w, int index)
+{
+    const hlo_computation *c = &w->h->computation[index];
+    const hlo_instruction *first = &w->h->instruction[c->first];
+    visit *v = &w->visit[index];
+    for (int i = 0; i < c->count; i++)
+        if (first[i].number >= v->n_read && first[i].number < c->count)
+            v->n_read = first[i].number + 1;
+    v->read = ts_arena_alloc(w->arena, (size_t)(v->n_read + 1) * sizeof *v->read);
+    int *source = ts_alloc((size_t)c->count * sizeof *source); /* parameter that it is a view of; −1 */
+    if (!v->read || !source) {
+        ts_free(source);
+        return false;
+    }
+    for (int i = 0; i < c->count; i++) {
+        const hlo_instruction *x = &first[i];
+        source[i] = x->number < v->n_read ? x->number : -1;
+        for (int k = 0; k < x->n_in; k++) {
+            int p = x->in[k].instruction < 0 ? -1 : source[x->in[k].instruction - c->first];
+            if (p < 0) continue;
+            if (is_view(x->op))
+                source[i] = p;
+            else
+                v->read[p] = plus(v->read[p], reads(w, x, k));
+        }
+    }
+    v->written = root_writes(w, &w->h->instruction[c->root]);
+    ts_free(source);
+    return true;
+}
+
+/* Traffic of an instruction that stands by itself. */
+static int64_t traffic(const walk *w, const hlo_instruction *x)
+{
+    static const char *const none[] = {
+        "parameter",   "constant",        "tuple",       "get-tuple-element", "bitcast",
+        "while",       "conditional",     "call",        "after-all",         "add-dependency",
+        "opt-barrier", "partition-id",    "replica-id",  "copy-done",         "async-start",
+        "async-done",  "async-update",    "domain",      "all-gather-done",   "all-reduce-done",
+        "send-done",   "recv-done",       "slice-done",  "optimization-barrier",
+        "collective-permute-done",        NULL};
+    slice target;
+    if (one_of(x->op, none)) return 0;
+    if (hlo_is(x->op, "custom-call") && ts__hlo_attr(x, "custom_call_target", &target) &&
+        hlo_is(target, "\"AllocateBuffer\""))
+        return 0;
+    bool start = x->op.n > 6 && memcmp(x->op.p + x->op.n - 6, "-start", 6) == 0;
+    int64_t n = 0;
+    for (int i = 0; i < x->n_in; i++) n = plus(n, reads(w, x, i));
+    /* Of a pair the start's tuple lists operands and contexts too: its result is the first element. */
+    if (start && hlo_is(x->op, "copy-start") && x->shape->n_child)
+        return plus(n, device_bytes(x->shape->child[0]));
+    return start ? plus(n, n) : plus(n, writes(w, x));
+}
+
+/* ---- loops ----------------------------------------------------------------------------------- */
+
+/* A whole number that an instruction certainly is: a constant, or a copy of one. */
+static bool known_int(const walk *w, const hlo_instruction *x, int64_t *out)
+{
+    static const char *const same[] = {"copy", "bitcast", "convert", "reshape", "copy-done", NULL};
+    while (x && one_of(x->op, same)) x = operand(w, x, 0);
+    return x && hlo_is(x->op, "constant") && ts__hlo_int(x->args, out);
+}
+
+/* The value that element k of the loop's state begins with; 0 where that cannot be seen. */
+static int64_t start_of(const walk *w, const hlo_instruction *loop, int64_t k)
+{
+    const hlo_instruction *tuple = operand(w, loop, 0);
+    int64_t v = 0;
+    if (!tuple || !hlo_is(tuple->op, "tuple") || k >= tuple->n_in) return 0;
+    return known_int(w, operand(w, tuple, (int)k), &v) ? v : 0;
+}
+
+/* Which element of the state operand i of a comparison is; −1 when it is none. */
+static int64_t state_index(const walk *w, const hlo_instruction *x, int i)
+{
+    const hlo_instruction *from = operand(w, x, i);
+    slice index;
+    int64_t k;
+    if (!from) return -1;
+    if (from->number == 0 && x->in[i].shape != from->shape)
+        for (k = 0; k < from->shape->n_child; k++)
+            if (from->shape->child[k] == x->in[i].shape) return k;
+    if (hlo_is(from->op, "get-tuple-element") && ts__hlo_attr(from, "index", &index) &&
+        ts__hlo_int(index, &k))
+        return k;
+    return -1;
+}
+
+/* {"known_trip_count":{"n":"16"}}, else start < n with a step of one; −1: neither. */
+static int64_t trip_count(const walk *w, const hlo_instruction *loop)
+{
+    slice config, direction;
+    int64_t n, limit;
+    if (ts__hlo_attr(loop, "backend_config", &config)) {
+        static const char key[] = "\"known_trip_count\":{\"n\":\"";
+        const char *p = memmem(config.p, config.n, key, sizeof key - 1);
+        if (p && ts__hlo_int((slice){p + sizeof key - 1,
+                                     (size_t)(config.p + config.n - p) - (sizeof key - 1)},
+                             &n) &&
+            n >= 0)
+            return n;
+    }
+    int c = callee(w, loop, "condition");
+    if (c < 0) return -1;
+    const hlo_instruction *root = &w->h->instruction[w->h->computation[c].root], *outer = root;
+    if (hlo_is(root->op, "fusion") && (c = callee(w, root, "calls")) >= 0)
+        root = &w->h->instruction[w->h->computation[c].root];
+    if (!hlo_is(root->op, "compare") || !ts__hlo_attr(root, "direction", &direction) ||
+        !hlo_is(direction, "LT"))
+        return -1;
+    int64_t index = -1;
+    bool found = known_int(w, operand(w, root, 1), &limit);
+    for (int i = 0; i < outer->n_in; i++) {
+        if (index < 0) index = state_index(w, outer, i);
+        if (!found) found = known_int(w, operand(w, outer, i), &limit);
+    }
+    if (!found) return -1;
+    n = limit - (index >= 0 ? start_of(w, loop, index) : 0);
+    return n < 0 ? 0 : n;
+}
+
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+static int64_t group_size(const hlo_instruction *x)
+{
+    slice groups, first;
+    size_t at = 0;
+    int64_t n = 0;
+    if (!ts__hlo_attr(x, "replica_groups", &groups) || groups.n < 2) return 0;
+    if (groups.p[0] == '[') { /* [groups,size]<=[…] */
+        const char *comma = memchr(groups.p, ',', groups.n);
+        return comma && ts__hlo_int((slice){comma + 1, (size_t)(groups.p + groups.n - comma) - 1}, &n)
+                   ? n
+                   : 0;
+    }
+    if (!ts__hlo_element(groups, &at, &first)) return 0;
+    at = 0;
+    for (slice one; ts__hlo_element(first, &at, &one);) n += one.n > 0;
+    return n;
+}
+
+static bool is_collective(slice op, bool *start)
+{
+    static const char *const names[] = {
+        "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute",
+        "collective-broadcast", "ragged-all-to-all", NULL};
+    *start = op.n > 6 && memcmp(op.p + op.n - 6, "-start", 6) == 0;
+    return one_of((slice){op.p, op.n - (*start ? 6 : 0)}, names);
+}
+
+static ts_status add_collective(walk *w, const hlo_instruction *x, const visit *v, bool start)
+{
+    ts_hlo_summary *s = w->out;
+    int64_t group = group_size(x), bytes = 0;
+    bool asynchronous = start || v->asynchronous;
+    size_t k = 0;
+    for (; k < s->n_collective; k++) {
+        const ts_hlo_collective *c = &s->collective[k];
+        if (hlo_is(x->op, c->op) && c->group == group && c->asynchronous == asynchronous) break;
+    }
+    if (k == w->capacity) {
+        size_t more = 2 * k + 8, size = sizeof *s->collective;
+        void *p = ts_realloc(s->collective, k * size, more * size);
+        if (!p)
+            return TS_ERROR(w->err, TS_RESOURCE_EXHAUSTED, "memory is out for an HLO summary");
+        s->collective = p;
+        w->capacity = more;
+    }
+    ts_hlo_collective *c = &s->collective[k];
+    if (k == s->n_collective) {
+        *c = (ts_hlo_collective){.group = group, .asynchronous = asynchronous};
+        memcpy(c->op, x->op.p, x->op.n < sizeof c->op ? x->op.n : sizeof c->op - 1);
+        ts__hlo_scope(x, c->name, sizeof c->name);
+        s->n_collective++;
+    }
+    for (int i = 0; i < x->n_in; i++)
+        if (x->in[i].shape) bytes = plus(bytes, x->in[i].shape->bytes);
+    c->sites++;
+    c->count = plus(c->count, times(v->runs, 1));
+    c->bytes = plus(c->bytes, times(v->runs, bytes));
+    return TS_OK;
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static void enter(walk *w, int index, double runs, bool fused, bool asynchronous)
+{
+    if (index < 0) return;
+    visit *v = &w->visit[index];
+    v->runs += runs;
+    v->fused = fused;
+    v->asynchronous |= asynchronous;
+}
+
+static void enter_list(walk *w, const hlo_instruction *x, const char *key, const visit *v)
+{
+    slice list, one;
+    size_t at = 0;
+    if (!ts__hlo_attr(x, key, &list)) return;
+    while (ts__hlo_element(list, &at, &one))
+        enter(w, ts__hlo_computation(w->h, one, x->computation), v->runs, v->fused, v->asynchronous);
+}
+
+static void enter_callees(walk *w, const hlo_instruction *x, const visit *v)
+{
+    if (hlo_is(x->op, "while")) {
+        int64_t n = trip_count(w, x);
+        w->out->unknown_loops += n < 0;
+        enter(w, callee(w, x, "body"), v->runs * (n < 0 ? 1 : (double)n), v->fused, v->asynchronous);
+    } else if (hlo_is(x->op, "fusion")) {
+        enter(w, callee(w, x, "calls"), v->runs, true, v->asynchronous);
+    } else if (hlo_is(x->op, "async-start")) {
+        enter(w, callee(w, x, "calls"), v->runs, v->fused, true);
+    } else if (hlo_is(x->op, "call")) {
+        enter(w, callee(w, x, "to_apply"), v->runs, v->fused, v->asynchronous);
+    } else if (hlo_is(x->op, "conditional")) {
+        enter_list(w, x, "branch_computations", v);
+        enter_list(w, x, "true_computation", v);
+        enter_list(w, x, "false_computation", v);
+    }
+}
+
+static ts_status visit_one(walk *w, int index)
+{
+    const hlo_computation *c = &w->h->computation[index];
+    const visit *v = &w->visit[index];
+    if (v->runs <= 0) return TS_OK;
+    for (int i = 0; i < c->count; i++) {
+        const hlo_instruction *x = &w->h->instruction[c->first + i];
+        bool start;
+        if (hlo_is(x->op, "dot")) w->out->flops += v->runs * dot_flops(x);
+        if (hlo_is(x->op, "convolution")) w->out->flops += v->runs * convolution_flops(x);
+        if (is_collective(x->op, &start)) TS_TRY(add_collective(w, x, v, start));
+        if (!v->fused) w->out->bytes += v->runs * (double)traffic(w, x);
+        enter_callees(w, x, v);
+    }
+    return TS_OK;
+}
+
+ts_status ts__hlo_summarize(const ts_hlo *h, ts_hlo_summary *out, ts_error *err)
+{
+    *out = (ts_hlo_summary){0};
+    walk w = {.h = h, .arena = ts_arena_new(), .out = out, .err = err};
+    if (w.arena) w.visit = ts_arena_alloc(w.arena, (size_t)h->n_computation * sizeof *w.visit);
+    bool ok = w.visit != NULL;
+    for (int i = 0; ok && i < h->n_computation; i++) ok = measure(&w, i);
+    ts_status status =
+        ok ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for an HLO summary");
+    if (ok) w.visit[h->entry].runs = 1;
+    for (int i = h->entry; status == TS_OK && i >= 0; i--) status = visit_one(&w, i);
+    ts_arena_free(w.arena);
+    if (status != TS_OK) ts__hlo_summary_free(out);
+    return status;
+}
+
+void ts__hlo_summary_free(ts_hlo_summary *s)
+{
+    ts_free(s->collective);
+    *s = (ts_hlo_summary){0};
+}
