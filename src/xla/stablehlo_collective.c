@@ -44,7 +44,7 @@ static void put_groups(ts_shlo *e, const axis *a)
 {
     int64_t groups = a->devices / a->n;
     ts__shlo_put(e, "replica_groups = dense<[");
-    for (int64_t i = 0; i < groups; i++) {
+    for (int64_t i = 0; i < groups && !e->out->failed; i++) {
         ts__shlo_put(e, i ? ", [" : "[");
         for (int64_t c = 0; c < a->n; c++)
             ts__shlo_put(e, "$s$i", c ? ", " : "", device(a, i, c));
@@ -59,7 +59,7 @@ static void put_pairs(ts_shlo *e, const axis *a, int64_t shift)
     int64_t groups = a->devices / a->n;
     shift = (shift % a->n + a->n) % a->n;
     ts__shlo_put(e, "source_target_pairs = dense<[");
-    for (int64_t i = 0; i < groups; i++)
+    for (int64_t i = 0; i < groups && !e->out->failed; i++)
         for (int64_t c = 0; c < a->n; c++)
             ts__shlo_put(e, "$s[$i, $i]", i || c ? ", " : "", device(a, i, c),
                          device(a, i, (c + shift) % a->n));

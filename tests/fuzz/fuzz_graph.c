@@ -1,9 +1,10 @@
 /* fuzz_graph.c – any bytes as a graph's text. What parses has verified; it must print, parse again
- * to the same text, and survive every pass, each of which leaves a graph that verifies. */
+ * to the same text, survive every pass, each of which leaves a graph that verifies, and be written as
+ * StableHLO, or refused. */
 #include <stdint.h>
 #include <string.h>
 
-#include "ir/graph.h"
+#include "xla/stablehlo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -26,6 +27,16 @@ static void check_passes(ts_graph *g)
     TS_ASSERT(ts_graph_dce(g, &err) == TS_OK && ts_graph_verify(g, &err) == TS_OK);
 }
 
+static void check_writer(const ts_graph *g)
+{
+    const ts_stablehlo_options o = {sizeof o, TS_PRECISION_HIGHEST, true};
+    ts_string text = ts_string_new((size_t)1 << 24);
+    ts_error err = {0};
+    ts_status status = ts__stablehlo_write(g, &o, &text, &err);
+    TS_ASSERT(status == TS_OK ? !text.failed : err.msg[0] != '\0');
+    ts_string_free(&text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     ts_graph *g, *again;
@@ -41,6 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     TS_ASSERT(strcmp(first, second) == 0);
     ts_free(first);
     ts_free(second);
+    check_writer(again);
     check_passes(again);
     ts_graph_free(again);
     ts_graph_free(g);

@@ -3,7 +3,7 @@
 #include "unit/ir_help.h"
 
 static const char golden[] =
-    "graph \"g \\\"1\\\"\\x0a\" {\n"
+    "graph \"g \\\"1\\\"\\x0a\" mesh(\"odd axis\"=2, fsdp=4) {\n"
     "  in %0 \"tokens\" i32[batch:2,3]\n"
     "  in %1 \"table\" f32[\"odd name\":7,embed:4]\n"
     "  in %2 \"w\" f32[layers:5,embed:4]\n"
@@ -38,6 +38,9 @@ static void test_golden(void **state)
     assert_string_equal(text, golden);
     ts_free(text);
     assert_string_equal(g->name, "g \"1\"\n");
+    assert_int_equal(g->n_axis, 2);
+    assert_string_equal(g->axis[0].name, "odd axis");
+    assert_int_equal(g->axis[1].size, 4);
     const ts_node *take = find_op(g->top, TS_OP_take), *mul = find_op(g->top, TS_OP_mul);
     assert_string_equal(take->loc.file, "tiny.c");
     assert_int_equal(take->loc.line, 12);
@@ -83,6 +86,61 @@ static void test_round_trips(void **state)
     }
 }
 
+/* A copy prints as its original, which may be gone by then, and shares no string with it. */
+static void test_clone(void **state)
+{
+    (void)state;
+    ts_graph *g, *copy;
+    OK(ts_graph_parse(golden, sizeof golden - 1, &g, &err));
+    OK(ts_graph_clone(g, &copy, &err));
+    OK(ts_graph_verify(copy, &err));
+    const ts_node *n = find_op(copy->top, TS_OP_take), *m = find_op(g->top, TS_OP_take);
+    assert_true(n->scope != m->scope && n->loc.file != m->loc.file);
+    assert_true(copy->axis[0].name != g->axis[0].name);
+    ts_graph_free(g);
+    char *text = text_of(copy);
+    assert_string_equal(text, golden);
+    ts_free(text);
+    ts_graph_free(copy);
+    for (int i = 0; i < 4; i++) {
+        g = every_composite(i & 1 ? TS_BF16 : TS_F32, 0, 0, i & 1);
+        if (i & 2) OK(ts_graph_lower(g, NULL, &err));
+        char *first = text_of(g);
+        OK(ts_graph_clone(g, &copy, &err));
+        ts_graph_free(g);
+        OK(ts_graph_lower(copy, NULL, &err)); /* a pass over the copy finds all it needs */
+        ts_graph_free(copy);
+        OK(ts_graph_parse(first, strlen(first), &g, &err));
+        OK(ts_graph_clone(g, &copy, &err));
+        text = text_of(copy);
+        assert_string_equal(text, first);
+        ts_free(text);
+        ts_free(first);
+        ts_graph_free(copy);
+        ts_graph_free(g);
+    }
+}
+
+static void test_clone_memory_out(void **state)
+{
+    (void)state;
+    bool passed = false;
+    ts_graph *g;
+    OK(ts_graph_parse(golden, sizeof golden - 1, &g, &err));
+    for (uint64_t n = 1; !passed && n < 1000; n++) {
+        ts_graph *copy = g;
+        ts_error err = {0};
+        ts_alloc_fail_at(n);
+        ts_status status = ts_graph_clone(g, &copy, &err);
+        ts_alloc_fail_at(0);
+        passed = status == TS_OK;
+        if (passed) ts_graph_free(copy);
+        else assert_true(status == TS_RESOURCE_EXHAUSTED && !copy);
+    }
+    ts_graph_free(g);
+    assert_true(passed);
+}
+
 /* Doubles survive exactly. */
 static void test_reals(void **state)
 {
@@ -123,6 +181,18 @@ static const refusal refusals[] = {
     {"graph \"g\\x00\" {}", "not 00"},
     {"graph \"g\" {} x", "text follows the graph"},
     {G, "expected a word"},
+    {"graph \"g\" mesh {}", "expected '('"},
+    {"graph \"g\" mesh() {}", "expected a word"},
+    {"graph \"g\" mesh(a) {}", "expected '='"},
+    {"graph \"g\" mesh(a=2,) {}", "expected a word"},
+    {"graph \"g\" mesh(a=2 {}", "expected ')'"},
+    {"graph \"g\" mesh(a=0) {}", "axis a of its mesh has 0 devices"},
+    {"graph \"g\" mesh(a=2, a=2) {}", "two axes of its mesh are named a"},
+    {"graph \"g\" mesh(a=1024, b=1025) {}", "at most 2^20"},
+    {"graph \"g\" mesh(a=1, b=1, c=1, d=1, e=1, f=1, g=1, h=1, i=1) {}", "more than 8 axes"},
+    {"graph \"g\" mesh(a=2) {\nin %0 \"x\" f32[2]\n%1 = all_reduce(%0) axis=\"a\" n=4 dim=0 dim2=0 "
+     "shift=0 reduce=sum : f32[2] }",
+     "it runs over 4 devices of axis a, which has 2"},
     {G "in %0 \"x\" f64[2] }", "2:14: found 'f64'; expected a dtype"},
     {G "in %0 \"x\" f32[-2] }", "found -2; expected 0 to"},
     {G "in %0 \"x\" f32[1,1,1,1,1,1,1] }", "more than 6 dimensions"},
@@ -245,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_round_trips), cmocka_unit_test(test_reals),
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_depth),
         cmocka_unit_test(test_garbage),     cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_clone),       cmocka_unit_test(test_clone_memory_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,10 +36,31 @@ static sample make(void)
     return m;
 }
 
+static void mesh(sample *m, const char *name, int64_t size)
+{
+    m->g->axis[m->g->n_axis].name = name;
+    m->g->axis[m->g->n_axis++].size = size;
+}
+
+/* An all_reduce of x over n devices of axis "b". */
+static void over_b(sample *m, int64_t n)
+{
+    ts_error err = {0};
+    ts_attr attr = {.collective = {.axis = "b", .n = n}};
+    ts_value *x = m->g->top->arg[0];
+    assert_non_null(ts__node_new(m->g->top, NULL, TS_OP_all_reduce, &x, 1, &attr, NULL, &err));
+    mesh(m, "a", 2);
+}
+
 static void test_good(void **state)
 {
     (void)state;
     sample m = make();
+    OK(ts_graph_verify(m.g, &err));
+    over_b(&m, 4); /* with a mesh that has the axis */
+    mesh(&m, "b", 4);
+    OK(ts_graph_verify(m.g, &err));
+    m.g->n_axis = 0; /* and for no mesh yet */
     OK(ts_graph_verify(m.g, &err));
     ts_graph_free(m.g);
 }
@@ -119,6 +140,28 @@ static void nested_deep(sample *m)
     }
 }
 
+static void axis_unnamed(sample *m) { mesh(m, "", 2); }
+static void axis_empty(sample *m) { mesh(m, "a", 0); }
+static void axis_missing(sample *m) { over_b(m, 2); }
+
+static void axis_twice(sample *m)
+{
+    mesh(m, "a", 2);
+    mesh(m, "a", 3);
+}
+
+static void axis_other_size(sample *m)
+{
+    over_b(m, 2);
+    mesh(m, "b", 4);
+}
+
+static void too_many_devices(sample *m)
+{
+    mesh(m, "a", 1 << 20);
+    mesh(m, "b", INT64_MAX);
+}
+
 /* clang-format off */
 #define DEFECT(fn, says) {#fn, says, fn}
 /* clang-format on */
@@ -165,6 +208,12 @@ static const defect defects[] = {
     DEFECT(param_twice, "for one layer"),
     DEFECT(top_inside, "stands inside another"),
     DEFECT(replaced_twice, "input x is replaced by two outputs"),
+    DEFECT(axis_unnamed, "axis 0 of its mesh has no name"),
+    DEFECT(axis_empty, "axis a of its mesh has 0 devices"),
+    DEFECT(axis_missing, "all_reduce: it runs over axis b, which the graph's mesh does not have"),
+    DEFECT(axis_twice, "two axes of its mesh are named a"),
+    DEFECT(axis_other_size, "it runs over 2 devices of axis b, which has 4"),
+    DEFECT(too_many_devices, "axis b of its mesh has 9223372036854775807 devices"),
     DEFECT(nested_deep, "more than 16 deep"),
 };
 
