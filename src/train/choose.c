@@ -188,7 +188,9 @@ static ts_status explain(const ts_engine_choice *choice, const ts_error *why, ts
     if (choice->found && why->code == TS_UNAVAILABLE)
         return TS_ERROR(err, TS_UNAVAILABLE, "%s (%s); engine=cpu runs without it", why->msg,
                         choice->why);
-    return TS_ERROR(err, why->code, "%s", why->msg);
+    /* What went wrong inside of a plugin is of its own kinds; to the user it is a plugin that does not work (4). */
+    bool inside = why->code == TS_INTERNAL || why->code == TS_UNKNOWN || why->code == TS_UNIMPLEMENTED;
+    return TS_ERROR(err, inside ? TS_UNAVAILABLE : why->code, "%s", why->msg);
 }
 
 ts_status ts__open_chosen(const ts_config *c, const ts_engine_choice *choice, ts_engine **out,
