@@ -3,7 +3,7 @@
 # nothing when all are there.
 #
 #   build   what `make` needs: the compiler and the libraries            (the default)
-#   check   build, and what the tests need
+#   check   build, and what the tests need; pip, which fetches a plugin, is wished for only
 #   ci      check, and clang with its sanitizers                         (./check with CI=true)
 #   dev     ci, and valgrind and clang-format
 #
@@ -44,12 +44,19 @@ done
 missing=${missing# }
 [ -n "$missing" ] || exit 0
 
+# All but pip can be done without pip.
+only_pip_is_missing() {
+    [ "$missing" = python3-pip ] || return 1
+    echo "python3-pip cannot be installed here: what needs a plugin will be skipped."
+}
+
 install="apt-get install -y --no-install-recommends $missing"
 if [ "$(id -u)" = 0 ]; then
     as_root=
 elif command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
     as_root="sudo"
 else
+    only_pip_is_missing && exit 0
     echo "tessera: packages are missing and this user may not install them. As root, run:" >&2
     echo "  apt-get update && $install" >&2
     exit 1
@@ -67,6 +74,7 @@ run() {
 # shellcheck disable=SC2086
 if ! run install -y --no-install-recommends $missing; then
     if ! run update || ! run install -y --no-install-recommends $missing; then
+        only_pip_is_missing && exit 0
         tail -n 20 "$log" >&2
         echo "tessera: apt-get could not install them (its last lines are above). The command was:" >&2
         echo "  ${as_root:+$as_root }$install" >&2

@@ -114,8 +114,8 @@ static void print_problem(const char *text)
     while (*text) {
         size_t line = strcspn(text, "\n"), n = line;
         if (n > WIDTH) {
-            for (n = WIDTH; n > WIDTH / 2 && text[n] != ' ';) n--;
-            if (text[n] != ' ') n = line;
+            for (n = WIDTH; n > 0 && text[n] != ' ';) n--;
+            if (n == 0) n = strcspn(text, " \n"); /* one long word, a path */
         }
         printf("    %.*s\n", (int)n, text);
         text += n;

@@ -156,7 +156,7 @@ static void subfolder(scan *s, const char *folder, const char *word)
         known_files(s, path, name);
         return;
     }
-    const char *library = join(s, path, r->file);
+    const char *library = join(s, path, status == TS_OK ? r->file : "plugin.json");
     if (status == TS_OK && library && ts_path_kind_of(library) != TS_PATH_FILE)
         status = TS_ERROR(&err, TS_DATA_LOSS, "%s: the library that plugin.json names is not there",
                           library);
@@ -291,12 +291,22 @@ static ts_status take_path(const char *name, char *path, size_t n, ts_error *err
     return TS_OK;
 }
 
+/* What puts a damaged plugin right: install writes FOLDER/KIND and nothing else. */
+static void add_remedy(const site *found, char *text, size_t n)
+{
+    if (found->kind && strcmp(found->kind->name, found->name) == 0)
+        snprintf(text, n, "`tessera plugins install %s --again` puts it right", found->name);
+    else
+        snprintf(text, n, "remove %s", found->folder);
+}
+
 static ts_status site_status(const site *found, ts_error *err)
 {
+    char remedy[4200];
     if (found->status == TS_OK) return TS_OK;
-    return TS_ERROR(err, found->status, "%s; `tessera plugins install %s --again` puts it right",
-                    found->problem ? found->problem : "out of memory",
-                    found->kind ? found->kind->name : found->name);
+    add_remedy(found, remedy, sizeof remedy);
+    return TS_ERROR(err, found->status, "%s; %s", found->problem ? found->problem : "out of memory",
+                    remedy);
 }
 
 ts_status ts__plugin_find(const char *name, char *path, size_t n, ts_error *err)
@@ -327,10 +337,11 @@ static void describe(const scan *s, const site *x, ts_plugin_info *out)
     const char *name = name_of(s, x);
     if (status == TS_OK && x->record) {
         status = ts__plugin_record_check(x->folder, x->record, &err);
-        if (status == TS_DATA_LOSS)
-            ts__error_context(&err,
-                              "not loaded (`tessera plugins install %s --again` puts it right)",
-                              x->kind ? x->kind->name : x->name);
+        if (status == TS_DATA_LOSS) {
+            char remedy[4200];
+            add_remedy(x, remedy, sizeof remedy);
+            ts__error_context(&err, "not loaded (%s)", remedy);
+        }
     }
     if (status == TS_OK) {
         status = ts__plugin_probe(name, x->path, true, 0, out, &err); /* fills status and problem */
