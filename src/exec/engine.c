@@ -6,12 +6,12 @@
  */
 #include "exec/engine.h"
 
-static const ts_engine_vtable *const engines[] = {&ts_cpu_engine};
+static const ts_engine_vtable *const engines[] = {&ts_cpu_engine, &ts_xla_engine};
 enum { N_ENGINES = sizeof engines / sizeof *engines };
 
 const char *const *ts_engine_names(void)
 {
-    static const char *const names[N_ENGINES + 1] = {"cpu"};
+    static const char *const names[N_ENGINES + 1] = {"cpu", "xla"};
     return names;
 }
 

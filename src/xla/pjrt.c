@@ -69,6 +69,7 @@ static ts_status open_library(ts_pjrt *p, ts_error *err)
         return TS_ERROR(err, TS_NOT_FOUND, "the plugin %s is a folder; expected a library",
                         p->path);
     ts__preload(p->path, &missing);
+    setenv("TF_CPP_MIN_LOG_LEVEL", "1", 0); /* XLA's own progress is not for our standard error */
     p->missing = missing.data;
     p->library = dlopen(p->path, RTLD_NOW | RTLD_LOCAL);
     if (!p->library) {

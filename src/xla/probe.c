@@ -1,7 +1,7 @@
 /* xla/probe.c – is a plugin usable? It is loaded, and its devices counted, in a child process that may come to any end.
  *
  * The child writes what it has found after each stage, so that of a plugin which dies while it opens its devices the
- * versions are still known. Whatever happens, the answer is one sentence that names the library. A TPU plugin on a
+ * versions are still known. Whatever happens, the answer is one sentence. A TPU plugin on a
  * machine without TPU devices is told not to ask the cloud's metadata server, which would take it minutes.
  * Not here: where plugins are (plugin.c).
  */
