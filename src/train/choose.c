@@ -173,18 +173,12 @@ const char *ts__engine_note(const ts_config *c, const ts_engine_choice *choice, 
 /* No plugin, or one without a device: what to do about it. An engine that opens is never another than was chosen. */
 static ts_status explain(const ts_engine_choice *choice, const ts_error *why, ts_error *err)
 {
-    bool named = !strchr(choice->plugin, '/');
     if (why->code == TS_NOT_FOUND && choice->found)
         return TS_ERROR(err, TS_UNAVAILABLE,
-                        "%s, and its plugin is missing: %s. `tessera plugins install %s` brings it; "
-                        "engine=cpu runs without",
-                        choice->why, why->msg, choice->plugin);
-    if (why->code == TS_NOT_FOUND && named)
-        return TS_ERROR(err, TS_UNAVAILABLE,
-                        "%s; `tessera plugins install %s` brings it, engine=cpu runs without",
-                        why->msg, choice->plugin);
+                        "%s, and the plugin for it is missing: %s. engine=cpu runs without",
+                        choice->why, why->msg);
     if (why->code == TS_NOT_FOUND)
-        return TS_ERROR(err, TS_UNAVAILABLE, "%s; engine=cpu runs without a plugin", why->msg);
+        return TS_ERROR(err, TS_UNAVAILABLE, "%s. engine=cpu runs without", why->msg);
     if (choice->found && why->code == TS_UNAVAILABLE)
         return TS_ERROR(err, TS_UNAVAILABLE, "%s (%s); engine=cpu runs without it", why->msg,
                         choice->why);

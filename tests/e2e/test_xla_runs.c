@@ -1,4 +1,4 @@
-/* test_train_xla.c – whole runs on the xla engine say, do and save what the same runs do on the CPU engine.
+/* test_xla_runs.c – whole runs on the xla engine say, do and save what the same runs do on the CPU engine.
  *
  * A transcript is everything that a run tells its caller, in order, without times: step lines with all digits,
  * evaluations, samples, checkpoints, the end of the data, the verdict. On the fake plugin, which computes with the
@@ -32,7 +32,7 @@ typedef struct told {
 static int set_up(void **state)
 {
     (void)state;
-    strcpy(root, "/tmp/tessera-train-xla-XXXXXX");
+    strcpy(root, "/tmp/tessera-xla-runs-XXXXXX");
     if (!mkdtemp(root)) return -1;
     snprintf(book, sizeof book, "%s/book.txt", root);
     FILE *text = fopen(book, "w");
@@ -459,10 +459,11 @@ static void on_xla_for_cpus(void **state)
         skip();
     }
     told cpu = {0}, xla = {0}, first = {0}, second = {0};
-    expect(&cpu, "real-cpu", NULL, ALL, TS_OK);
-    expect(&xla, "real-xla", path, ALL, TS_OK);
-    expect(&first, "real-parts", path, "steps=3", TS_OK);
-    expect(&second, "real-parts", path, "", TS_OK);
+    static const char words[] = "eval_interval=3 eval_fraction=0.2 checkpoint_period=2";
+    expect(&cpu, "real-cpu", NULL, words, TS_OK);
+    expect(&xla, "real-xla", path, words, TS_OK);
+    expect(&first, "real-parts", path, "eval_fraction=0.2 steps=3", TS_OK);
+    expect(&second, "real-parts", path, "eval_fraction=0.2", TS_OK);
     for (int i = 0; i < 6; i++) {
         double part = i < 3 ? first.loss[i] : second.loss[i - 3];
         if (fabs(cpu.loss[i] - xla.loss[i]) > 1e-5 * cpu.loss[i] ||
@@ -492,5 +493,5 @@ int main(void)
         cmocka_unit_test(xplane),
         cmocka_unit_test(on_xla_for_cpus),
     };
-    return cmocka_run_group_tests_name("train_xla", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("xla_runs", tests, set_up, tear_down);
 }
