@@ -126,13 +126,6 @@ static void download(fake_task *t, fake_problem *p)
     memcpy(p->message, err.msg, sizeof p->message - 1);
 }
 
-/* A copy of the caller's bytes, where they may change after the call. */
-static void upload_done(fake_task *t, const fake_problem *p)
-{
-    (void)p;
-    ts_free(t->to);
-}
-
 static PJRT_Error *host_type(const PJRT_Client_BufferFromHostBuffer_Args *a, ts_type *t)
 {
     *t = (ts_type){0};
@@ -163,14 +156,9 @@ PJRT_Error *fake_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Ar
     if (!e) e = fake_task_new("upload", 1, &t);
     if (e) return e;
     t->run = upload;
-    t->finish = upload_done;
     t->storage = a->buffer->storage;
     t->from = a->data;
-    if (a->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) {
-        t->from = t->to = ts_alloc(t->storage->bytes);
-        TS_ASSERT(t->to);
-        memcpy(t->to, a->data, t->storage->bytes);
-    }
+    t->now = a->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
     t->number = fake_count(FAKE_UPLOADS);
     fake_event_fails("upload", t->number, &t->injected);
     a->done_with_host_buffer = t->event[0];

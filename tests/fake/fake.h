@@ -158,6 +158,7 @@ typedef struct fake_task {
     PJRT_Event **event; /* owns; [n_event], each set when the task ends */
     int n_event;
     uint64_t number;
+    bool now; /* on the caller's thread */
     fake_problem injected;
     int slow_ms;
 } fake_task;

@@ -307,23 +307,24 @@ PJRT_Error *fake_Executable_Serialize(PJRT_Executable_Serialize_Args *a)
     return NULL;
 }
 
-static PJRT_Error *read_serialized(const char *text, size_t n, fake_program *p)
+static PJRT_Error *read_serialized(const char *bytes, size_t n, fake_program *p)
 {
-    size_t mark = strlen(serial_mark);
-    const char *end = n > mark ? memchr(text + mark, '\n', n - mark) : NULL;
-    if (!end || memcmp(text, serial_mark, mark) != 0)
+    char *at, *end;
+    p->text = ts_alloc(n + 1);
+    TS_ASSERT(p->text);
+    memcpy(p->text, bytes, n);
+    p->text[n] = 0;
+    at = p->text + strlen(serial_mark);
+    if (strncmp(p->text, serial_mark, strlen(serial_mark)) != 0 || !(end = strchr(at, '\n')))
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT,
                           "these are not the bytes of an executable of this plugin");
-    char *at = (char *)text + mark;
     p->replicas = (int)strtol(at, &at, 10);
     if (p->replicas < 1 || p->replicas > FAKE_MAX_DEVICES)
         return fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "an executable for %d devices",
                           p->replicas);
     for (int i = 0; i < p->replicas; i++) p->device_id[i] = (int)strtol(at, &at, 10);
-    p->n_text = n - (size_t)(end + 1 - text);
-    p->text = ts_alloc(p->n_text + 1);
-    TS_ASSERT(p->text);
-    memcpy(p->text, end + 1, p->n_text);
+    p->n_text = n - (size_t)(end + 1 - p->text);
+    memmove(p->text, end + 1, p->n_text);
     return NULL;
 }
 

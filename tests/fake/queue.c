@@ -1,7 +1,8 @@
 /* queue.c – the fake plugin's device: one thread for each client that does work in the order it was asked for.
  *
- * But for downloads of bytes that no work in the queue has to do with: these are done at once, as devices have engines
- * of their own for transfers. The thread starts with the first piece of work, so that a client that is only looked at (a probe) has none.
+ * But for transfers that no work in the queue has to do with: uploads of bytes that the caller keeps only during the
+ * call, and downloads of bytes that are there. These are done at once, as devices have engines of their own for
+ * them. The thread starts with the first piece of work, so that a client that is only looked at (a probe) has none.
  */
 #include "fake/fake.h"
 
@@ -64,8 +65,9 @@ static void *device_thread(void *argument)
 void fake_queue_add(PJRT_Client *c, fake_task *t)
 {
     pthread_mutex_lock(&fake_lock);
-    bool alone = strcmp(t->name, "download") == 0 && t->storage->references == 2; /* the handle and this */
-    if (alone) {
+    bool there =
+        strcmp(t->name, "download") == 0 && t->storage->references == 2; /* the handle and this */
+    if (t->now || there) {
         pthread_mutex_unlock(&fake_lock);
         do_task(t);
         return;
