@@ -2,8 +2,9 @@
  *
  * Package indexes, mirrors, proxies and certificates are pip's business, with the user's own settings. It runs
  * as a child with its words as they are, no shell; everything it writes, temporary files and all, goes into
- * the folder it is given, and it ends when this process ends, however that happens. What it prints is kept and
- * told only when it fails.
+ * the folder it is given. What it prints is kept and told only when it fails. It ends when this process ends,
+ * however that happens: python3 may be a script that starts the real one, so a signal at the parent's death would
+ * end the script alone; a second child, the guard, leads their process group and ends all of it.
  * Not here: what is done with the wheel (wheel.c, install.c).
  */
 #include "xla/pip.h"
@@ -13,7 +14,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,8 +26,10 @@ static const double progress_seconds = 5;
 typedef struct download {
     const ts_plugin_install_options *o;
     const char *package, *folder;
-    pid_t pid;
-    int output;        /* the pipe with what it prints */
+    pid_t pid, guard;
+    int output[2];     /* the pipe with what it prints */
+    int failure[2];    /* with the errno where it cannot be started */
+    int alive[2];      /* its writing end is open while this process lives */
     int exec_errno;    /* why python3 could not be started; 0: it was */
     ts_string printed; /* all of it, up to OUTPUT_BYTES */
     double told;       /* when progress was told last */
@@ -46,51 +48,91 @@ static void make_environment(const char **env, const char *temporary)
     env[n] = NULL;
 }
 
-/* Between fork and exec: only what is safe after the fork of a process with threads. */
-static void be_pip(pid_t parent, char *const *argv, const char *const *env, int output, int failure)
-{
-    int nothing = open("/dev/null", O_RDONLY);
-    setpgid(0, 0); /* Ctrl-C is ours to answer */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == parent && dup2(nothing, 0) == 0 && dup2(output, 1) == 1 &&
-        dup2(output, 2) == 2)
-        execvpe(argv[0], argv, (char *const *)env);
-    int e = errno;
-    ssize_t ignored = write(failure, &e, sizeof e);
-    (void)ignored;
-    _exit(127);
-}
-
 static ts_status system_error(const char *what, ts_error *err)
 {
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "pip cannot be started: %s: %s", what,
                     strerror(errno));
 }
 
+static void close_pipe(int fd[2])
+{
+    for (int i = 0; i < 2; i++) {
+        if (fd[i] >= 0) close(fd[i]);
+        fd[i] = -1;
+    }
+}
+
+static ts_status open_pipes(download *d, ts_error *err)
+{
+    int *const all[] = {d->output, d->failure, d->alive};
+    for (int i = 0; i < 3; i++)
+        if (pipe2(all[i], O_CLOEXEC) != 0) return system_error("no pipe", err);
+    return TS_OK;
+}
+
+/* Waits for the end of the parent, then ends the group, itself with it. */
+static void be_guard(const download *d)
+{
+    char byte;
+    setpgid(0, 0);
+    close(d->alive[1]); /* no exec closes these here, and a reader waits for the last writer */
+    close(d->output[1]);
+    close(d->failure[1]);
+    while (read(d->alive[0], &byte, 1) < 0 && errno == EINTR) {
+    }
+    kill(0, SIGKILL);
+    _exit(1);
+}
+
+/* Between fork and exec: only what is safe after the fork of a process with threads. The guard's group is none
+ * of the terminal's: Ctrl-C is ours to answer. */
+static void be_pip(const download *d, char *const *argv, const char *const *env)
+{
+    int nothing = open("/dev/null", O_RDONLY);
+    if (setpgid(0, d->guard) == 0 && dup2(nothing, 0) == 0 && dup2(d->output[1], 1) == 1 &&
+        dup2(d->output[1], 2) == 2)
+        execvpe(argv[0], argv, (char *const *)env);
+    int e = errno;
+    ssize_t ignored = write(d->failure[1], &e, sizeof e);
+    (void)ignored;
+    _exit(127);
+}
+
 static ts_status start(download *d, char *const *argv, const char *const *env, ts_error *err)
 {
-    int output[2], failure[2];
-    if (pipe2(output, O_CLOEXEC) != 0) return system_error("no pipe", err);
-    if (pipe2(failure, O_CLOEXEC) != 0) {
-        close(output[0]);
-        close(output[1]);
-        return system_error("no pipe", err);
-    }
-    pid_t parent = getpid();
+    TS_TRY(open_pipes(d, err));
+    d->guard = fork();
+    if (d->guard == 0) be_guard(d);
+    if (d->guard < 0) return system_error("no process", err);
+    setpgid(d->guard, d->guard); /* whoever is first: pip needs the group */
     d->pid = fork();
-    if (d->pid == 0) be_pip(parent, argv, env, output[1], failure[1]);
-    close(output[1]);
-    close(failure[1]);
-    d->output = output[0];
-    if (d->pid < 0) {
-        close(failure[0]);
-        close(output[0]);
-        return system_error("no process", err);
-    }
-    if (read(failure[0], &d->exec_errno, sizeof d->exec_errno) != sizeof d->exec_errno)
+    if (d->pid == 0) be_pip(d, argv, env);
+    if (d->pid < 0) return system_error("no process", err);
+    close(d->output[1]);
+    close(d->failure[1]);
+    d->output[1] = d->failure[1] = -1;
+    if (read(d->failure[0], &d->exec_errno, sizeof d->exec_errno) != sizeof d->exec_errno)
         d->exec_errno = 0;
-    close(failure[0]);
     return TS_OK;
+}
+
+static void wait_for(pid_t pid)
+{
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+}
+
+/* What is left of the group, the guard at least. */
+static void end_all(download *d)
+{
+    if (d->guard > 0) {
+        kill(-d->guard, SIGKILL);
+        wait_for(d->guard);
+    }
+    if (d->pid > 0) wait_for(d->pid);
+    close_pipe(d->output);
+    close_pipe(d->failure);
+    close_pipe(d->alive);
 }
 
 /* ---- watching -------------------------------------------------------------------------------- */
@@ -128,20 +170,12 @@ static void tell_progress(download *d)
 static int take_output(download *d, int timeout)
 {
     char buffer[4096];
-    struct pollfd p = {.fd = d->output, .events = POLLIN};
+    struct pollfd p = {.fd = d->output[0], .events = POLLIN};
     if (poll(&p, 1, timeout) <= 0) return -1;
-    ssize_t n = read(d->output, buffer, sizeof buffer);
+    ssize_t n = read(d->output[0], buffer, sizeof buffer);
     if (n < 0) return errno == EINTR || errno == EAGAIN ? -1 : 0;
     ts_string_add_bytes(&d->printed, buffer, (size_t)n);
     return (int)n;
-}
-
-static void end_it(download *d)
-{
-    kill(-d->pid, SIGKILL);
-    kill(d->pid, SIGKILL); /* where it is not yet the leader of its group */
-    while (waitpid(d->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
 }
 
 /* Until it has ended; its exit code, or 128 and the signal. */
@@ -160,11 +194,9 @@ static ts_status watch(download *d, int *code, ts_error *err)
             } /* children of its own may hold the pipe open */
             return TS_OK;
         }
-        if (d->o->stop && d->o->stop(d->o->context)) {
-            end_it(d);
+        if (d->o->stop && d->o->stop(d->o->context))
             return TS_ERROR(err, TS_CANCELLED, "interrupted while pip was downloading %s",
                             d->package);
-        }
         tell_progress(d);
     }
 }
@@ -277,10 +309,8 @@ static ts_status run(download *d, char *wanted, ts_error *err)
         make_environment(env, temporary);
         status = start(d, argv, env, err);
     }
-    if (status == TS_OK) {
-        status = watch(d, &code, err);
-        close(d->output);
-    }
+    if (status == TS_OK) status = watch(d, &code, err);
+    end_all(d);
     if (status == TS_OK && d->exec_errno)
         status =
             TS_ERROR(err, TS_UNAVAILABLE,
@@ -298,6 +328,7 @@ ts_status ts__pip_download(const char *package, const char *version, const char 
 {
     char wanted[200], text[300];
     download d = {.o = o, .package = package, .folder = folder, .told = ts_clock_seconds()};
+    for (int i = 0; i < 2; i++) d.output[i] = d.failure[i] = d.alive[i] = -1;
     d.printed = ts_string_new(OUTPUT_BYTES);
     snprintf(wanted, sizeof wanted, "%s%s%s", package, version ? "==" : "", version ? version : "");
     snprintf(text, sizeof text, "downloading %s with pip", wanted);

@@ -73,7 +73,7 @@ cat >"$work/bin/python3" <<'END'
 #!/bin/sh
 echo called >>"$FAKE/calls"
 while [ "$1" != -d ]; do shift; done
-if [ -e "$FAKE/stall" ]; then echo $$ >"$FAKE/pid"; echo half >"$2/half"; exec sleep 600; fi
+if [ -e "$FAKE/stall" ]; then echo half >"$2/half"; sleep 600 & echo $! >"$FAKE/pid"; wait; fi
 if [ -e "$FAKE/says" ]; then cat "$FAKE/says"; exit 1; fi
 exec cp "$FAKE/wheel" "$2/x-1-py3-none-any.whl"
 END

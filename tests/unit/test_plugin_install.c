@@ -196,8 +196,8 @@ static const char script[] =
     "bring) bring any ;;\n"
     "two) bring any; bring other ;;\n"
     "none) ;;\n"
-    "stall) mkdir \"$to/pip-unpack-1\"; echo half >\"$to/pip-unpack-1/half\"; echo $$ >\"$FAKE_ROOT/pid\"\n"
-    "    exec sleep 600 ;;\n"
+    "stall) mkdir \"$to/pip-unpack-1\"; echo half >\"$to/pip-unpack-1/half\"\n"
+    "    sleep 600 & echo $! >\"$FAKE_ROOT/pid\"; wait ;;\n" /* its child, as of a script that wraps python */
     "killed) kill -TERM $$; sleep 5 ;;\n"
     "*) echo 'a line before'; printf '%s\\n' \"$FAKE_PIP\"; exit 1 ;;\n"
     "esac\n";
