@@ -3,7 +3,8 @@
  * A protocol buffer is a row of fields: number and kind as a varint, then the value, or its length and bytes. Only
  * what Tessera says is written: replicas (never partitions, so no SPMD partitioner), which device each replica is
  * when there are several or a choice was made, and flags. A message inside is written first, because its length
- * stands before it. The device ordinal must be −1: without one, some plugins end the process.
+ * stands before it. The device ordinal must be −1: without one, some plugins end the process. Largest and smallest
+ * keep NaN, as StableHLO says and XLA's CPU backend does only when it is told; every backend knows its flag.
  */
 #include "xla/compile_options.h"
 
@@ -132,6 +133,7 @@ ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out,
     put_int(&build, BUILD_SPMD, 0);
     if (o->replicas > 1 || o->device_id) put_assignment(&build, o);
     put_message(out, OPTIONS_BUILD, &build);
+    TS_TRY(put_flag(out, "xla_cpu_enable_fast_min_max=false", err)); /* the caller's, later, win */
     for (int i = 0; i < o->n_flag; i++) TS_TRY(put_flag(out, o->flag[i], err));
     if (out->failed)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while writing compile options");
