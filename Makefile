@@ -147,6 +147,9 @@ $(BUILD)/bench/kernels: bench/kernels.c $(BUILD)/libtessera.a $(BUILD)/flags
 	$(CC) $(CFLAGS) -MF $@.d $(LDFLAGS) -o $@ $< $(BUILD)/libtessera.a $(LDLIBS)
 bench-kernels: $(BUILD)/bench/kernels
 	@$(BUILD)/bench/kernels
+# What the CPU engine's timeline explains of a step.
+bench-profile: all
+	@BUILD=$(BUILD) bench/profile.sh
 check-peers: all
 	@BUILD=$(BUILD) tools/run_tests.sh -j 1 -t 1800 $(PEERS)
 
@@ -179,6 +182,7 @@ help:
 	@echo 'make tidy                   style: room arrows, lengths, banned functions'
 	@echo 'make bench                  speed beside PyTorch when BENCH_PYTHON names a python that has it'
 	@echo 'make bench-kernels          each kernel alone, by instruction set'
+	@echo 'make bench-profile          where the time of a training step goes, op by op'
 	@echo 'make check-peers            comparisons that need torch and transformers (BENCH_PYTHON)'
 	@echo 'make install                program, library, header, .pc (PREFIX=/usr/local, DESTDIR=)'
 	@echo 'make compile_commands.json  for editors and clang-tidy'
@@ -187,5 +191,5 @@ help:
 	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
 
 FORCE:
-.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels check-peers install clean help FORCE
+.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile check-peers install clean help FORCE
 -include $(OP_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d

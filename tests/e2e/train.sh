@@ -126,6 +126,8 @@ expect 0 train "$config" run_name=again log_config=false
     fail "config.yml gives another run: $(losses again | tail -n 1), $(losses text | tail -n 1)"
 expect 0 train "$config" run_name=logged log_config=true steps=1
 says_like out '^Config param steps: 1$'
+# Which engine runs, and why, is the first thing that is said.
+head -n 1 "$out" | grep -qE '^engine (cpu|xla): ' || fail 'the first line does not name the engine' "$(show)"
 
 # ---- the number of checkpoints, and none ---------------------------------------------------------
 train keep steps=6 checkpoint_period=1 max_num_checkpoints_to_keep=2
