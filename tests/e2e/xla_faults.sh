@@ -83,7 +83,7 @@ code_is 1 $got 'a program that does not compile' && says err 'tessera train: com
 no_plugin() {
     want=$1 words=$2
     shift 2
-    fault TESSERA_PLUGIN_TIMEOUT=1 "$@" -- none
+    fault "$@" -- none
     code_is "$want" $got "$*" && says err "$words"
     [ "$(wc -l <"$err")" = 1 ] || fail "$*: not one line" "$(show)"
     [ -e "$work/runs/none" ] && fail "$*: a run's folder came to be"
@@ -98,7 +98,7 @@ no_plugin 4 "the plugin $fake: no device: the plugin opened, and has none to off
 no_plugin 4 "no device: the plugin cannot open its devices: none_found" FAKE_PJRT_FAIL=PJRT_Client_Create=5:none_found
 no_plugin 4 'was ended by SIGABRT: F0000 fake plugin: check failed in PJRT_Client_Create' FAKE_PJRT_ABORT=PJRT_Client_Create
 no_plugin 4 'exited with code 3: E0000 fake plugin: unknown flag, leaving from GetPjrtApi' FAKE_PJRT_EXIT=GetPjrtApi
-no_plugin 5 'did not end within 1 s and was stopped' FAKE_PJRT_HANG=PJRT_Client_Create
+no_plugin 5 'did not end within 1 s and was stopped' FAKE_PJRT_HANG=PJRT_Client_Create TESSERA_PLUGIN_TIMEOUT=1
 fake=$build/tests/fake/libno_api.so
 no_plugin 4 "the library $fake has no function GetPjrtApi, so it is not a PJRT plugin"
 fake=$build/tests/fake/libneeds_gone.so

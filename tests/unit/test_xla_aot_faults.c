@@ -136,8 +136,9 @@ static void every_fault(void **unused)
         ts_error err;
         fault_none();
         fault(r->variable, r->value);
-        ts_status status =
-            compile(r->topology, strcmp(r->topology, "cpu:2") == 0 ? 2 : 16, 1, &out, &err);
+        double timeout = strcmp(r->variable, "HANG") == 0 ? 1 : 0;
+        int replicas = strcmp(r->topology, "cpu:2") == 0 ? 2 : 16;
+        ts_status status = compile(r->topology, replicas, timeout, &out, &err);
         fault_none();
         if (status != r->status || strcmp(err.msg, fake_words(r->sentence)) != 0) {
             print_error("%s=%s\n  %s: %s\n  expected %s: %s\n", r->variable, r->value,

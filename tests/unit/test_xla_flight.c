@@ -148,27 +148,28 @@ static void two_in_flight(void **unused)
 {
     (void)unused;
     ts_exec_stats stats;
+    const double slow = 0.3;
     fault_none();
     rig r = rig_new(1);
-    fault("SLOW_MS", "60");
+    fault("SLOW_MS", "300");
     double began = ts_clock_seconds();
     assert_int_equal(ts_execute(r.x, r.in, r.out, NULL), TS_OK);
     assert_int_equal(ts_execute(r.x, r.in, r.out, NULL), TS_OK);
-    double took = ts_clock_seconds() - began;
-    if (took > 0.055) fail_msg("two executes were given away in %g s", took);
+    if (ts_clock_seconds() - began > slow) fail_msg("execute waits for the device");
     assert_int_equal(fake_counts()->in_flight(), 2);
     assert_int_equal(fake_counts()->executes(), 2);
     r.x->vtable->stats(r.x, &stats);
     assert_int_equal(stats.executes, 0);
     assert_int_equal(ts_execute(r.x, r.in, r.out, NULL), TS_OK); /* waits for the first */
-    if (ts_clock_seconds() - began < 0.06) fail_msg("the third did not wait");
+    if (ts_clock_seconds() - began < slow) fail_msg("the third did not wait");
     assert_int_equal(ts_wait(r.x, NULL), TS_OK);
     assert_int_equal(ts_wait(r.x, NULL), TS_OK);
-    if (ts_clock_seconds() - began < 0.18) fail_msg("they were not waited for");
+    if (ts_clock_seconds() - began < 3 * slow) fail_msg("they were not waited for");
     assert_int_equal(fake_counts()->in_flight(), 2);
     r.x->vtable->stats(r.x, &stats);
     assert_int_equal(stats.executes, 3);
-    if (stats.last_seconds < 0.05 || stats.last_seconds > 5) fail_msg("%g s", stats.last_seconds);
+    if (stats.last_seconds < slow * 0.8 || stats.last_seconds > 20)
+        fail_msg("%g s", stats.last_seconds);
     assert_int_equal(ts_wait(r.x, NULL), TS_OK); /* nothing to wait for */
     expect_w(&r, 0, 3);
     rig_free(&r);

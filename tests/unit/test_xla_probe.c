@@ -100,14 +100,14 @@ static void probe_fails(const char *path, ts_status status, const char *sentence
 static void every_fault(void **unused)
 {
     (void)unused;
-    setenv("TESSERA_PLUGIN_TIMEOUT", "1", 1);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fault_none();
         fault(rows[i].variable, rows[i].value);
+        if (strcmp(rows[i].variable, "HANG") == 0) setenv("TESSERA_PLUGIN_TIMEOUT", "1", 1);
         probe_fails(fake_library("fake_pjrt"), rows[i].status, fake_words(rows[i].sentence));
+        unsetenv("TESSERA_PLUGIN_TIMEOUT");
     }
     fault_none();
-    unsetenv("TESSERA_PLUGIN_TIMEOUT");
 }
 
 /* What was known before it died is still told. */
