@@ -138,9 +138,10 @@ ts_status ts__check_engine_keys(const ts_config *c, const ts_engine_choice *choi
 {
     bool xla = strcmp(choice->engine, "xla") == 0;
     if (strcmp(c->profiler, "xplane") == 0 && !xla)
-        return refuse(err, "profiler=xplane",
-                      "is the profile of an accelerator, and the cpu engine runs (engine=auto found "
-                      "none); trace works");
+        return refuse(
+            err, "profiler=xplane",
+            "is the profile of an accelerator, and the cpu engine runs (engine=auto found "
+            "none); trace works");
     if (strcmp(c->profiler, "trace") == 0 && xla)
         return refuse(err, "profiler=trace",
                       "is the cpu engine's timeline, and the xla engine runs; xplane works");
@@ -151,8 +152,9 @@ const char *ts__engine_note(const ts_config *c, const ts_engine_choice *choice, 
 {
     bool xla = strcmp(choice->engine, "xla") == 0;
     const char *note[] = {
-        *c->compile_topology ? "compile_topology has no effect on training: `tessera compile` uses it"
-                             : NULL,
+        *c->compile_topology
+            ? "compile_topology has no effect on training: `tessera compile` uses it"
+            : NULL,
         !xla && (!strcmp(c->matmul_precision, "bfloat16") || !strcmp(c->matmul_precision, "high"))
             ? "matmul_precision has no effect: the cpu engine multiplies float32 in full float32"
             : NULL,
@@ -183,7 +185,8 @@ static ts_status explain(const ts_engine_choice *choice, const ts_error *why, ts
         return TS_ERROR(err, TS_UNAVAILABLE, "%s (%s); engine=cpu runs without it", why->msg,
                         choice->why);
     /* What went wrong inside of a plugin is of its own kinds; to the user it is a plugin that does not work (4). */
-    bool inside = why->code == TS_INTERNAL || why->code == TS_UNKNOWN || why->code == TS_UNIMPLEMENTED;
+    bool inside =
+        why->code == TS_INTERNAL || why->code == TS_UNKNOWN || why->code == TS_UNIMPLEMENTED;
     return TS_ERROR(err, inside ? TS_UNAVAILABLE : why->code, "%s", why->msg);
 }
 

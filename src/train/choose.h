@@ -9,7 +9,7 @@ typedef struct ts_engine_choice {
     const char *engine; /* "cpu" or "xla" */
     const char *plugin; /* xla: a name or a path; borrows from the configuration. NULL for cpu */
     bool found;         /* the plugin is the one for a device that was found */
-    char why[200];      /* "engine=auto: found /dev/nvidia0"; "" where the configuration says it all */
+    char why[200]; /* "engine=auto: found /dev/nvidia0"; "" where the configuration says it all */
 } ts_engine_choice;
 
 /* root stands before /dev and /sys: "" but for tests. */

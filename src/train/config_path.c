@@ -39,10 +39,14 @@ static const char *expand(ts_loading *l, int k, const char *path)
 
 void ts__config_expand_paths(ts_loading *l)
 {
-    static const int single[] = {TS_K_base_output_directory, TS_K_model_path,
-                                 TS_K_load_parameters_path,  TS_K_load_full_state_path,
-                                 TS_K_metrics_file,          TS_K_tokenizer_path,
-                                 TS_K_plugin,                TS_K_compiled_trainstep_file,
+    static const int single[] = {TS_K_base_output_directory,
+                                 TS_K_model_path,
+                                 TS_K_load_parameters_path,
+                                 TS_K_load_full_state_path,
+                                 TS_K_metrics_file,
+                                 TS_K_tokenizer_path,
+                                 TS_K_plugin,
+                                 TS_K_compiled_trainstep_file,
                                  TS_K_xla_dump_to};
     static const int lists[] = {TS_K_dataset_path, TS_K_eval_dataset_path};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {

@@ -17,7 +17,11 @@
 #include "base/log.h"
 #include "train/run.h"
 
-enum { KEPT = 1 << 20, SHOWN = 5, NAMES = TS_OPS + 1 }; /* the last name: moves that belong to no op */
+enum {
+    KEPT = 1 << 20,
+    SHOWN = 5,
+    NAMES = TS_OPS + 1
+}; /* the last name: moves that belong to no op */
 
 typedef struct recorded {
     int64_t step;
@@ -34,9 +38,9 @@ struct ts_profile {
     size_t n_step;
     ts_profile_event *event;
     size_t n_event, cap_event;
-    uint64_t left_out;               /* events that happened and are not kept */
+    uint64_t left_out; /* events that happened and are not kept */
     bool no_memory;
-    double by_op[NAMES][2];          /* seconds, forward and backward */
+    double by_op[NAMES][2]; /* seconds, forward and backward */
 };
 
 /* ---- window ---------------------------------------------------------------------------------- */
@@ -111,8 +115,8 @@ void ts__profile_finish(ts_run *r, const ts_flight *f)
         return;
     }
     recorded *t = &p->step[p->n_step++];
-    *t = (recorded){f->info.step,  f->requested,    f->fed,     f->sent,
-                    f->dispatched, f->info.seconds, p->n_event, n, 0};
+    *t = (recorded){f->info.step,    f->requested, f->fed, f->sent, f->dispatched,
+                    f->info.seconds, p->n_event,   n,      0};
     ts_profile_event *e = p->event + p->n_event;
     x->vtable->profile(x, e, n);
     x->vtable->stats(x, &s);
@@ -155,8 +159,9 @@ static void begin_event(ts_string *s, const char *name, const char *kind, double
 {
     ts_string_add(s, ",\n{\"name\": ");
     add_text(s, name);
-    ts_string_printf(s, ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": %.3f, \"dur\": %.3f",
-                     kind, 1e6 * at, 1e6 * (seconds > 0 ? seconds : 0));
+    ts_string_printf(
+        s, ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": 1, \"ts\": %.3f, \"dur\": %.3f",
+        kind, 1e6 * at, 1e6 * (seconds > 0 ? seconds : 0));
 }
 
 static void add_op(ts_string *s, const ts_profile_event *e, double at)
@@ -214,8 +219,9 @@ static ts_status write_events(const ts_run *r, ts_writer *w, ts_string *s, ts_er
 {
     const ts_profile *p = r->profile;
     double origin = p->step[0].requested;
-    ts_string_add(s, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
-                     "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 1, \"args\": {\"name\": ");
+    ts_string_add(s,
+                  "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+                  "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 1, \"args\": {\"name\": ");
     ts_string_printf(s, "\"tessera %s\"", TS_VERSION);
     ts_string_add(s, "}},\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": 1, "
                      "\"args\": {\"name\": ");

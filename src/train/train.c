@@ -103,7 +103,8 @@ static ts_status after_step(ts_run *r, ts_error *err)
     if (status != TS_OK) return ts__run_save_and_fail(r, status);
     if (!r->interrupted) TS_TRY(ts__run_obey(r, err));
     bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
-    return due && r->dispatched == r->step && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
+    return due && r->dispatched == r->step && r->saved_step != r->step ? ts__run_save(r, err)
+                                                                       : TS_OK;
 }
 
 /* Obeying may have finished another step, after which something is due too. */

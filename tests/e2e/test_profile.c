@@ -156,7 +156,8 @@ static checked check_trace(const json_t *trace)
         assert_true(end >= at && at >= last_end - slack); /* one behind the other */
         if (strcmp(kind, "step") == 0) {
             const json_t *args = json_object_get(event, "args");
-            assert_true(at >= step_end - slack && fabs(op_us - said_us) <= 0.01 * said_us + k.ops * slack);
+            assert_true(at >= step_end - slack &&
+                        fabs(op_us - said_us) <= 0.01 * said_us + k.ops * slack);
             if (!k.steps++) k.first = (long long)number_of(args, "step");
             op_us = 0;
             said_us = 1e6 * number_of(args, "op_seconds");

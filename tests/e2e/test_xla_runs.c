@@ -67,7 +67,7 @@ static void on_step(void *context, const ts_step_info *i)
 static void on_line(void *context, const char *line)
 {
     static const char *const kept[] = {"Completed eval", "saved checkpoint", "the data ended",
-                                       "target_eval",    "continuing run"};
+                                       "target_eval", "continuing run"};
     told *t = context;
     const char *time = strstr(line, " ("), *folder = strstr(line, "/checkpoints/");
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
@@ -187,10 +187,13 @@ static double distance(const char *a, const char *b, int step)
 static void everything_in_order(void **state)
 {
     (void)state;
-    static const char *const words[] = {
-        ALL, "checkpoint_period=4", "enable_checkpointing=false", "num_epoch=1 steps=20 " ALL,
-        "num_epoch=2 steps=20 eval_interval=50 eval_fraction=0.2", "gradient_accumulation_steps=2 " ALL,
-        "target_eval_loss=100 " ALL};
+    static const char *const words[] = {ALL,
+                                        "checkpoint_period=4",
+                                        "enable_checkpointing=false",
+                                        "num_epoch=1 steps=20 " ALL,
+                                        "num_epoch=2 steps=20 eval_interval=50 eval_fraction=0.2",
+                                        "gradient_accumulation_steps=2 " ALL,
+                                        "target_eval_loss=100 " ALL};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         told cpu = {0}, xla = {0}, single = {0};
         char name[3][40], one[400];
@@ -203,7 +206,8 @@ static void everything_in_order(void **state)
         fault("SLOW_MS", "40");
         expect(&xla, name[1], fake_plugin, words[i], TS_OK);
         assert_int_equal(fake_counts()->in_flight(), 2);
-        assert_true(fake_counts()->executes() >= (uint64_t)xla.n); /* no other engine did the work */
+        assert_true(fake_counts()->executes() >=
+                    (uint64_t)xla.n); /* no other engine did the work */
         assert_int_equal(fake_counts()->live(NULL), 0);
         same_text(&cpu, &xla);
         fake_counts()->reset();
@@ -344,7 +348,8 @@ static void not_finite(void **state)
         assert_int_equal(cpu.skipped, xla.skipped);
         same_text(&cpu, &xla);
         if (status == TS_OK) assert_true(distance(name[0], name[1], 12) == 0);
-        for (int k = 0; status != TS_OK && k < 2; k++) { /* but for the run's name they say the same */
+        for (int k = 0; status != TS_OK && k < 2;
+             k++) { /* but for the run's name they say the same */
             cut[k] = strstr(k ? xla.err.msg : cpu.err.msg, "; the newest checkpoint");
             assert_non_null(cut[k]);
             *cut[k] = 0;
@@ -368,7 +373,8 @@ static void errors_name_their_step(void **state)
     assert_int_not_equal(status, TS_OK);
     if (strncmp(t.err.msg, "step 2: ", 8)) fail_msg("%s", t.err.msg);
     assert_int_equal(t.n, 2);
-    assert_int_equal(t.result.saved_step, 0); /* what the failed step left is not known to be whole */
+    assert_int_equal(t.result.saved_step,
+                     0); /* what the failed step left is not known to be whole */
     assert_int_equal(fake_counts()->live(NULL), 0);
     ts_string_free(&t.text);
     t = (told){0};
@@ -470,7 +476,8 @@ static void on_xla_for_cpus(void **state)
             fabs(cpu.norm[i] - xla.norm[i]) > 1e-4 * cpu.norm[i])
             fail_msg("step %d: loss %.9g and %.9g, norm %.9g and %.9g", i, cpu.loss[i], xla.loss[i],
                      cpu.norm[i], xla.norm[i]);
-        if (part != xla.loss[i]) fail_msg("step %d: %.9g resumed, %.9g whole", i, part, xla.loss[i]);
+        if (part != xla.loss[i])
+            fail_msg("step %d: %.9g resumed, %.9g whole", i, part, xla.loss[i]);
     }
     ts_string_free(&cpu.text);
     ts_string_free(&xla.text);

@@ -64,8 +64,8 @@ static ts_config *load(const char *const *words)
         "/sys/bus/pci/devices/0000:00:0" #n ".0/class=" class "\n"
 
 typedef struct machine {
-    const char *file[6], *word[2];        /* what is there; keys */
-    const char *engine, *plugin, *why;    /* plugin NULL: none */
+    const char *file[6], *word[2];     /* what is there; keys */
+    const char *engine, *plugin, *why; /* plugin NULL: none */
 } machine;
 
 static const machine machines[] = {
@@ -119,7 +119,8 @@ static void machines_and_keys(void **state)
 
 static const ts_engine_choice cpu = {.engine = "cpu"}, xla = {.engine = "xla", .plugin = "cpu"};
 
-static void refused(const ts_engine_choice *choice, const char *a, const char *b, const char *message)
+static void refused(const ts_engine_choice *choice, const char *a, const char *b,
+                    const char *message)
 {
     ts_error err = {0};
     ts_config *c = LOAD(a, b);
@@ -171,13 +172,14 @@ static void keys_without_effect(void **state)
 static void no_plugin(void **state)
 {
     (void)state;
-    static const ts_engine_choice choices[] = {
-        {.engine = "xla", .plugin = "cuda", .found = true, .why = "engine=auto: found /dev/nvidia0"},
-        {.engine = "xla", .plugin = "tpu"},
-        {.engine = "xla", .plugin = "/nowhere/plugin.so"}};
-    static const char *const says[] = {
-        "`tessera plugins install cuda`", "`tessera plugins install tpu`",
-        "/nowhere/plugin.so"};
+    static const ts_engine_choice choices[] = {{.engine = "xla",
+                                                .plugin = "cuda",
+                                                .found = true,
+                                                .why = "engine=auto: found /dev/nvidia0"},
+                                               {.engine = "xla", .plugin = "tpu"},
+                                               {.engine = "xla", .plugin = "/nowhere/plugin.so"}};
+    static const char *const says[] = {"`tessera plugins install cuda`",
+                                       "`tessera plugins install tpu`", "/nowhere/plugin.so"};
     assert_int_equal(setenv("TESSERA_PLUGIN_PATH", root, 1), 0);
     assert_int_equal(setenv("XDG_DATA_HOME", root, 1), 0);
     unsetenv("VIRTUAL_ENV");

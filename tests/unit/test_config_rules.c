@@ -117,9 +117,10 @@ static void absent_features(void **state)
           {{"decoder_block=gemma2"}, "llama2 is, for Llama"},
           {{"mlp_activations=[gelu, linear]"}, "llama2 layers have silu,linear"},
           {{"trainable_parameters_mask=[a]"}, "frozen_parameters"},
-          {{"lora.enable_lora=true"}, "frozen_parameters"}, 
-          {{"cpu_devices=4"}, "1 works"}, {{"z_loss_multiplier=1e-4"}, "only 0 works"},
-          {{"profiler=nsys"}, "nsys profile tessera train"}, {{"reuse_example_batch=1"}, "only 0 works"},
+          {{"lora.enable_lora=true"}, "frozen_parameters"}, {{"cpu_devices=4"}, "1 works"},
+          {{"z_loss_multiplier=1e-4"}, "only 0 works"},
+          {{"profiler=nsys"}, "nsys profile tessera train"},
+          {{"reuse_example_batch=1"}, "only 0 works"},
           {{"quantization=", "use_dpo=false", "dropout_rate=0.0", "z_loss_multiplier=0"}, NULL});
 }
 
@@ -174,29 +175,28 @@ static void between_keys(void **state)
 static void engines(void **state)
 {
     (void)state;
-    CHECK(
-        {{"engine=xla"}, NULL}, {{"engine=gpu"}, "expected auto, cpu or xla"},
-        {{"engine=cpu", "plugin=cpu"}, "set engine=xla, or leave plugin out"},
-        {{"engine=xla", "plugin=tpu"}, NULL}, {{"plugin=cuda"}, NULL},
-        {{"plugin=cud"}, "did you mean cuda?"}, {{"plugin=libtpu.so"}, "./libtpu.so for one"},
-        {{"engine=xla", "plugin=@/gone.so"}, "does not exist"}, {{"plugin=@/hf"}, "is not a file"},
-        {{"engine=cpu", "profiler=xplane"}, "trace works"},
-        {{"engine=xla", "profiler=trace"}, "xplane works"},
-        {{"plugin=cpu", "profiler=trace"}, "xplane works"}, {{"profiler=trace"}, NULL},
-        {{"profiler=xplane"}, NULL}, {{"engine=cpu", "profiler=trace", "steps=2"}, NULL},
-        {{"profiler=trace", "steps=2", "skip_first_n_steps_for_profiler=2"}, "1 or less works"},
-        {{"steps=2", "skip_first_n_steps_for_profiler=2"}, NULL},
-        {{"profiler_steps=0"}, "at least 1"}, {{"max_inflight_computations=0"}, "at least 1"},
-        {{"compile_xla_flags=--xla_a=1 xla_b=true"}, NULL},
-        {{"compile_xla_flags=xla_a"}, "\"xla_a\" is no option; expected name=value"},
-        {{"compile_xla_flags=xla_a=1 =2"}, "\"=2\" is no option"},
-        {{"compile_xla_flags=xla_a="}, "is no option"},
-        {{"compile_xla_flags=---xla_a=1"}, "is no option"},
-        {{"compile_xla_flags=xla-a=1"}, "is no option"},
-        {{"compiled_trainstep_file=@/gone"}, NULL}, /* `tessera compile` writes it */
-        {{"compiled_trainstep_file=gs://b/x"}, "mount the bucket"},
-        {{"xla_dump_to=@/a.txt"}, "is not a folder"}, {{"xla_dump_to=@/new"}, NULL},
-        {{"matmul_precision=fastest"}, "expected default, bfloat16, high or highest"});
+    CHECK({{"engine=xla"}, NULL}, {{"engine=gpu"}, "expected auto, cpu or xla"},
+          {{"engine=cpu", "plugin=cpu"}, "set engine=xla, or leave plugin out"},
+          {{"engine=xla", "plugin=tpu"}, NULL}, {{"plugin=cuda"}, NULL},
+          {{"plugin=cud"}, "did you mean cuda?"}, {{"plugin=libtpu.so"}, "./libtpu.so for one"},
+          {{"engine=xla", "plugin=@/gone.so"}, "does not exist"},
+          {{"plugin=@/hf"}, "is not a file"}, {{"engine=cpu", "profiler=xplane"}, "trace works"},
+          {{"engine=xla", "profiler=trace"}, "xplane works"},
+          {{"plugin=cpu", "profiler=trace"}, "xplane works"}, {{"profiler=trace"}, NULL},
+          {{"profiler=xplane"}, NULL}, {{"engine=cpu", "profiler=trace", "steps=2"}, NULL},
+          {{"profiler=trace", "steps=2", "skip_first_n_steps_for_profiler=2"}, "1 or less works"},
+          {{"steps=2", "skip_first_n_steps_for_profiler=2"}, NULL},
+          {{"profiler_steps=0"}, "at least 1"}, {{"max_inflight_computations=0"}, "at least 1"},
+          {{"compile_xla_flags=--xla_a=1 xla_b=true"}, NULL},
+          {{"compile_xla_flags=xla_a"}, "\"xla_a\" is no option; expected name=value"},
+          {{"compile_xla_flags=xla_a=1 =2"}, "\"=2\" is no option"},
+          {{"compile_xla_flags=xla_a="}, "is no option"},
+          {{"compile_xla_flags=---xla_a=1"}, "is no option"},
+          {{"compile_xla_flags=xla-a=1"}, "is no option"},
+          {{"compiled_trainstep_file=@/gone"}, NULL}, /* `tessera compile` writes it */
+          {{"compiled_trainstep_file=gs://b/x"}, "mount the bucket"},
+          {{"xla_dump_to=@/a.txt"}, "is not a folder"}, {{"xla_dump_to=@/new"}, NULL},
+          {{"matmul_precision=fastest"}, "expected default, bfloat16, high or highest"});
     ts_config *c = NULL;
     ts_error err;
     static const char *const words[MAX_WORDS] = {
@@ -524,15 +524,14 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(single_values), cmocka_unit_test(absent_features),
-        cmocka_unit_test(between_keys),
-        cmocka_unit_test(engines),  cmocka_unit_test(paths),
-        cmocka_unit_test(largest_model), cmocka_unit_test(nothing_hides),
-        cmocka_unit_test(names_of_runs), cmocka_unit_test(permissions),
-        cmocka_unit_test(five_at_once),  cmocka_unit_test(many_at_once),
-        cmocka_unit_test(notes),         cmocka_unit_test(loader_options),
-        cmocka_unit_test(home_folder),   cmocka_unit_test(default_output),
-        cmocka_unit_test(rows_as_text),
+        cmocka_unit_test(single_values),  cmocka_unit_test(absent_features),
+        cmocka_unit_test(between_keys),   cmocka_unit_test(engines),
+        cmocka_unit_test(paths),          cmocka_unit_test(largest_model),
+        cmocka_unit_test(nothing_hides),  cmocka_unit_test(names_of_runs),
+        cmocka_unit_test(permissions),    cmocka_unit_test(five_at_once),
+        cmocka_unit_test(many_at_once),   cmocka_unit_test(notes),
+        cmocka_unit_test(loader_options), cmocka_unit_test(home_folder),
+        cmocka_unit_test(default_output), cmocka_unit_test(rows_as_text),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
