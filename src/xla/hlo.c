@@ -331,7 +331,8 @@ static ts_status read_line(reader *r)
     while (p < r->end && isspace((unsigned char)*p)) p++;
     if (p == r->end) return TS_OK;
     if (r->open < 0) { /* between computations stand tables of files and the like */
-        bool opens = r->end[-1] == '{' && (*p == '%' || memmem(p, (size_t)(r->end - p), " -> ", 4));
+        bool named = *p == '%' || (r->end - p > 6 && memcmp(p, "ENTRY ", 6) == 0);
+        bool opens = r->end[-1] == '{' && (named || memmem(p, (size_t)(r->end - p), " -> ", 4));
         r->p = p;
         return opens ? begin_computation(r) : TS_OK;
     }

@@ -263,10 +263,10 @@ static int64_t traffic(const walk *w, const hlo_instruction *x)
     bool start = x->op.n > 6 && memcmp(x->op.p + x->op.n - 6, "-start", 6) == 0;
     int64_t n = 0;
     for (int i = 0; i < x->n_in; i++) n = plus(n, reads(w, x, i));
-    /* Of a pair the start's tuple lists operands and contexts too: its result is the first element. */
-    if (start && hlo_is(x->op, "copy-start") && x->shape->n_child)
-        return plus(n, device_bytes(x->shape->child[0]));
-    return start ? plus(n, n) : plus(n, writes(w, x));
+    if (!start || !x->shape->tuple || hlo_is(x->op, "all-reduce-start")) return plus(n, writes(w, x));
+    /* The tuple of a start lists operands and contexts too. */
+    int result = hlo_is(x->op, "copy-start") ? 0 : 1;
+    return result < x->shape->n_child ? plus(n, device_bytes(x->shape->child[result])) : n;
 }
 
 /* ---- loops ----------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* test_saved.c – files of compiled programs: what is written is read, and what does not fit is named with both values. */
+/* test_saved.c – files of compiled programs: what is written is read; what does not fit is named, both values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
