@@ -340,7 +340,10 @@ static ts_status dump_program(const ts_xla *e, const ts_graph *g, const char *te
     char path[4400];
     ts_writer *w;
     TS_TRY(ts_make_folders(e->dump_to, err));
-    snprintf(path, sizeof path, "%s/%.200s.mlir", e->dump_to, g->name);
+    int at = snprintf(path, sizeof path, "%.4000s/", e->dump_to);
+    snprintf(path + at, sizeof path - (size_t)at, "%.200s.mlir", g->name);
+    for (char *p = path + at; *p; p++)
+        if (*p == '/') *p = '_'; /* a graph may have any name */
     TS_TRY(ts_writer_open(path, false, &w, err));
     ts_status status = ts_writer_write(w, text, n, err);
     if (status != TS_OK) {
@@ -365,7 +368,10 @@ ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, s
         first = (ts_error){0};
         status = call_compiler(e, g, text, n, NULL, &loaded, &first);
     }
-    if (status != TS_OK) return TS_ERROR(err, status, "%s", first.msg);
+    if (status != TS_OK) {
+        ts__xla_explain_refusal(text, n, &first);
+        return TS_ERROR(err, status, "%s", first.msg);
+    }
     return wrap(e, g, loaded, out, err);
 }
 

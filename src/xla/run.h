@@ -98,6 +98,8 @@ ts_status ts__xla_load(ts_engine *e, const ts_graph *g, const char *path, ts_exe
 /* The program's text as it stands, for a graph whose inputs and outputs it has: compile's second half. */
 ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, size_t n,
                                ts_executable **out, ts_error *err);
+/* Adds to a compiler's refusal of a program the line that it names and the part of the model that is (refusal.c). */
+void ts__xla_explain_refusal(const char *text, size_t n, ts_error *err);
 /* What a file of this program must have been made for. */
 ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error *err);
 /* The client's slice as topology.h takes it, "v6e:4x4": from the kind and the coordinates of all its devices. */

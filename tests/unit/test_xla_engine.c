@@ -405,6 +405,51 @@ static void compiler_refuses(void **state)
     ts_engine_close(e);
 }
 
+/* What the compiler finds while it checks an op, and what it finds while it reads: both lead into the model. */
+static void refusals_name_the_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *words[3];
+    } mistakes[] = {
+        {"stablehlo.tanh %0 : tensor<2x3xf32>",
+         "stablehlo.slice %0 [0:9, 0:3] : (tensor<2x3xf32>) -> tensor<2x3xf32>",
+         {"layers.3.q_proj (llama.c)", ":42:", "'stablehlo.slice' op"}},
+        {"stablehlo.tanh",
+         "stablehlo.tann",
+         {"stablehlo.tann' is unknown", "of the program: %1 = stablehlo.tann %0",
+          "which comes from \"q_proj\"(\"layers.3.q_proj (llama.c)\":42:"}},
+    };
+    ts_engine *e = open_engine(1, NULL);
+    ts_builder *b = ts_builder_new("train_step");
+    ts_scope_push(b, "layers.3.q_proj");
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS({NULL, 2}, {NULL, 3}));
+    ts_builder_at(b, "llama.c", 41);
+    x = ts_exp(b, x);
+    ts_builder_at(b, "llama.c", 42);
+    ts_output(b, "y", ts_tanh(b, x), NULL);
+    ts_graph *g = finish(b);
+    ts_stablehlo_options o = {sizeof o, TS_PRECISION_HIGHEST, false};
+    ts_string text = ts_string_new(1 << 20);
+    ts_executable *compiled;
+    OK(ts__stablehlo_write(g, &o, &text, err));
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        ts_string wrong = ts_string_new(1 << 20);
+        const char *at = strstr(text.data, mistakes[i].from);
+        assert_non_null(at);
+        ts_string_add_bytes(&wrong, text.data, (size_t)(at - text.data));
+        ts_string_add(&wrong, mistakes[i].to);
+        ts_string_add(&wrong, at + strlen(mistakes[i].from));
+        for (int w = 0; w < 3; w++)
+            FAILS(ts__xla_compile_text((ts_xla *)e, g, wrong.data, wrong.length, &compiled, err),
+                  TS_UNKNOWN, mistakes[i].words[w]);
+        ts_string_free(&wrong);
+    }
+    ts_string_free(&text);
+    ts_graph_free(g);
+    ts_engine_close(e);
+}
+
 static void dumps(void **state)
 {
     (void)state;
@@ -476,13 +521,21 @@ static void no_profiler(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(describes),           cmocka_unit_test(refuses_options),
-        cmocka_unit_test(bytes_come_back),     cmocka_unit_test(pieces),
-        cmocka_unit_test(scalars_and_nothing), cmocka_unit_test(donates),
-        cmocka_unit_test(checks_buffers),      cmocka_unit_test(in_flight),
-        cmocka_unit_test(freed_in_flight),     cmocka_unit_test(eight_devices),
-        cmocka_unit_test(compiler_refuses),    cmocka_unit_test(dumps),
-        cmocka_unit_test(saved_and_loaded),    cmocka_unit_test(no_profiler),
+        cmocka_unit_test(describes),
+        cmocka_unit_test(refuses_options),
+        cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(pieces),
+        cmocka_unit_test(scalars_and_nothing),
+        cmocka_unit_test(donates),
+        cmocka_unit_test(checks_buffers),
+        cmocka_unit_test(in_flight),
+        cmocka_unit_test(freed_in_flight),
+        cmocka_unit_test(eight_devices),
+        cmocka_unit_test(compiler_refuses),
+        cmocka_unit_test(refusals_name_the_model),
+        cmocka_unit_test(dumps),
+        cmocka_unit_test(saved_and_loaded),
+        cmocka_unit_test(no_profiler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
