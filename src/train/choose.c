@@ -112,40 +112,47 @@ void ts__choose_engine(const ts_config *c, const char *root, ts_engine_choice *o
 
 /* ---- what the other keys mean to the engine that was chosen ------------------------------------ */
 
-static ts_status refuse(ts_error *err, const char *setting, const char *why)
+/* One problem more: "key=value   why". */
+static void add(ts_string *problems, int *n, const char *key, const char *value, const char *why)
 {
-    return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                    "1 error in the configuration, nothing was started\n\n  %s   %s", setting, why);
+    ts_string_printf(problems, "\n  %s=%.400s   %s", key, value, why);
+    ++*n;
 }
 
-static ts_status check_step_file(const ts_config *c, bool xla, ts_error *err)
+static void check_step_file(const ts_config *c, bool xla, ts_string *problems, int *n)
 {
-    char setting[600], why[600];
+    static const char key[] = "compiled_trainstep_file";
     const char *path = c->compiled_trainstep_file;
-    snprintf(setting, sizeof setting, "compiled_trainstep_file=%.400s", path);
-    ts_path_kind kind = ts_path_kind_of(path);
-    if (!*path) return TS_OK;
-    if (!xla)
-        return refuse(err, setting,
-                      "is a program of the xla engine, and the cpu engine runs; set engine=xla");
-    if (kind == TS_PATH_FILE) return TS_OK;
-    snprintf(why, sizeof why, "%s; `tessera compile` writes such a file",
-             kind == TS_PATH_NONE ? "does not exist" : "is not a file");
-    return refuse(err, setting, why);
+    ts_path_kind kind = *path ? ts_path_kind_of(path) : TS_PATH_FILE;
+    if (*path && !xla)
+        add(problems, n, key, path,
+            "is a program of the xla engine, and the cpu engine runs; set engine=xla");
+    else if (kind == TS_PATH_NONE)
+        add(problems, n, key, path, "does not exist; `tessera compile` writes such a file");
+    else if (kind != TS_PATH_FILE)
+        add(problems, n, key, path, "is not a file; `tessera compile` writes such a file");
 }
 
 ts_status ts__check_engine_keys(const ts_config *c, const ts_engine_choice *choice, ts_error *err)
 {
     bool xla = strcmp(choice->engine, "xla") == 0;
+    ts_string problems = ts_string_new(3000);
+    int n = 0;
     if (strcmp(c->profiler, "xplane") == 0 && !xla)
-        return refuse(
-            err, "profiler=xplane",
-            "is the profile of an accelerator, and the cpu engine runs (engine=auto found "
-            "none); trace works");
+        add(&problems, &n, "profiler", "xplane",
+            "is the profile of an accelerator, and the cpu engine runs (engine=auto found none); "
+            "trace works");
     if (strcmp(c->profiler, "trace") == 0 && xla)
-        return refuse(err, "profiler=trace",
-                      "is the cpu engine's timeline, and the xla engine runs; xplane works");
-    return check_step_file(c, xla, err);
+        add(&problems, &n, "profiler", "trace",
+            "is the cpu engine's timeline, and the xla engine runs; xplane works");
+    check_step_file(c, xla, &problems, &n);
+    ts_status status = TS_OK;
+    if (n)
+        status = TS_ERROR(err, TS_INVALID_ARGUMENT,
+                          "%d error%s in the configuration, nothing was started\n%s", n,
+                          n == 1 ? "" : "s", problems.data ? problems.data : "");
+    ts_string_free(&problems);
+    return status;
 }
 
 const char *ts__engine_note(const ts_config *c, const ts_engine_choice *choice, int i)

@@ -25,6 +25,7 @@ typedef struct told {
     double loss[MAX_STEPS], norm[MAX_STEPS];
     int n, skipped, asked, act_at; /* act_at: the question that is answered with act */
     ts_interrupt act;
+    uint64_t dry_at; /* the allocation of ts_train that fails; 0: none */
     ts_train_result result;
     ts_error err;
 } told;
@@ -127,11 +128,13 @@ static ts_status run(told *t, const char *name, const char *plugin, const char *
     t->text = ts_string_new(1 << 16);
     if (ts_config_load_words((const char *const *)word, n, &c, &t->err) != TS_OK)
         fail_msg("%s: %s", name, t->err.msg);
+    ts_alloc_fail_at(t->dry_at);
     ts_status status = ts_train(c, &hooks, &t->result, &t->err);
+    ts_alloc_fail_at(0);
     ts_string_printf(&t->text, "reached %lld, saved %lld%s\n", (long long)t->result.steps,
                      (long long)t->result.saved_step, t->result.interrupted ? ", interrupted" : "");
     ts_config_free(c);
-    assert_false(t->text.failed);
+    assert_false(t->text.failed && !t->dry_at);
     return status;
 }
 
@@ -203,7 +206,7 @@ static void everything_in_order(void **state)
         snprintf(one, sizeof one, "%s max_inflight_computations=1", words[i]);
         expect(&cpu, name[0], NULL, words[i], TS_OK);
         fake_counts()->reset();
-        fault("SLOW_MS", "40");
+        fault("SLOW_MS", "20");
         expect(&xla, name[1], fake_plugin, words[i], TS_OK);
         assert_int_equal(fake_counts()->in_flight(), 2);
         assert_true(fake_counts()->executes() >=
@@ -424,6 +427,31 @@ static void a_step_file_that_does_not_fit(void **state)
     ts_string_free(&t.text);
 }
 
+/* Wherever memory runs out the run ends with an error, or does without an extra, and leaves nothing behind. */
+static void no_memory(void **state)
+{
+    (void)state;
+    uint64_t before = ts_alloc_count();
+    told whole = {0};
+    expect(&whole, "plenty", fake_plugin, ALL " steps=3", TS_OK);
+    uint64_t most = ts_alloc_count() - before;
+    ts_string_free(&whole.text);
+    assert_true(most > 200);
+    for (uint64_t nth = 1, k = 0; nth < most; nth += nth / 6 + 1, k++) {
+        told t = {0};
+        char name[40];
+        snprintf(name, sizeof name, "dry-%d", (int)k);
+        fake_counts()->reset();
+        t.dry_at = nth;
+        ts_status status = run(&t, name, fake_plugin, ALL " steps=3");
+        ts_alloc_fail_at(0);
+        if (status != TS_OK && !*t.err.msg)
+            fail_msg("allocation %d failed without a word", (int)nth);
+        assert_int_equal(fake_counts()->live(NULL), 0);
+        ts_string_free(&t.text);
+    }
+}
+
 /* ---- the device's profile ---------------------------------------------------------------------------- */
 
 static void xplane(void **state)
@@ -497,6 +525,7 @@ int main(void)
         cmocka_unit_test(errors_name_their_step),
         cmocka_unit_test(a_full_disk_under_the_metrics),
         cmocka_unit_test(a_step_file_that_does_not_fit),
+        cmocka_unit_test(no_memory),
         cmocka_unit_test(xplane),
         cmocka_unit_test(on_xla_for_cpus),
     };

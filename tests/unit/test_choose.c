@@ -147,6 +147,7 @@ static void keys_of_the_other_engine(void **state)
     refused(&xla, there, "steps=9", NULL);
     refused(&xla, missing, "steps=9", "`tessera compile` writes such a file");
     refused(&xla, folder, "steps=9", "is not a file");
+    refused(&cpu, there, "profiler=xplane", "2 errors in the configuration"); /* both at once */
 }
 
 static int notes(const ts_engine_choice *choice, const char *a, const char *b)
