@@ -9,6 +9,7 @@
  */
 #include "fake_help.h"
 
+#include <errno.h>
 #include <math.h>
 
 #include "base/file.h"
@@ -25,6 +26,7 @@ typedef struct told {
     double loss[MAX_STEPS], norm[MAX_STEPS];
     int n, skipped, asked, act_at; /* act_at: the question that is answered with act */
     ts_interrupt act;
+    int unread_at;   /* after this step the data cannot be read any more; 0: never */
     uint64_t dry_at; /* the allocation of ts_train that fails; 0: none */
     ts_train_result result;
     ts_error err;
@@ -62,6 +64,7 @@ static void on_step(void *context, const ts_step_info *i)
     t->loss[t->n] = i->loss;
     t->norm[t->n++] = i->grad_norm;
     t->skipped += i->skipped;
+    if (t->unread_at == t->n) ts_file_fault(TS_FAULT_READ, 1, EIO);
 }
 
 /* Lines of engine, size and time differ; what is left names the run's folder by "RUN". */
@@ -391,7 +394,7 @@ static void errors_name_their_step(void **state)
     ts_string_free(&t.text);
 }
 
-/* The data fails in the middle: steps in flight are finished and saved first. */
+/* Steps in flight are finished and saved first. */
 static void a_full_disk_under_the_metrics(void **state)
 {
     (void)state;
@@ -402,6 +405,24 @@ static void a_full_disk_under_the_metrics(void **state)
     assert_int_equal(t.result.saved_step, t.n);
     assert_true(t.n >= 1 && t.n <= 2);
     ts_string_free(&t.text);
+}
+
+/* The data fails in the middle: the step in flight is finished, told and saved first. */
+static void data_that_fails(void **state)
+{
+    (void)state;
+    for (int xla = 0; xla < 2; xla++) {
+        told t = {.unread_at = 3};
+        ts_status status =
+            run(&t, xla ? "unread-xla" : "unread-cpu", xla ? fake_plugin : NULL, "");
+        ts_file_fault(0, 0, 0);
+        assert_int_not_equal(status, TS_OK);
+        assert_non_null(strstr(t.err.msg, "book.txt"));
+        assert_int_equal(t.n, xla ? 4 : 3);
+        assert_int_equal(t.result.steps, t.n);
+        assert_int_equal(t.result.saved_step, t.n);
+        ts_string_free(&t.text);
+    }
 }
 
 static void a_step_file_that_does_not_fit(void **state)
@@ -524,6 +545,7 @@ int main(void)
         cmocka_unit_test(not_finite),
         cmocka_unit_test(errors_name_their_step),
         cmocka_unit_test(a_full_disk_under_the_metrics),
+        cmocka_unit_test(data_that_fails),
         cmocka_unit_test(a_step_file_that_does_not_fit),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(xplane),
