@@ -71,19 +71,26 @@ static inline const fake_extension *fake_counts(void)
     return found;
 }
 
-/* Replaces each '$' of text by the path of the fake plugin. */
-static inline const char *fake_words(const char *text)
+/* Replaces each '$' of text by the path of the fake plugin, each '#' by mark. */
+static inline const char *fake_words(const char *text, const char *mark)
 {
-    static char out[8192];
+    static char out[16384];
     const char *path = fake_library("fake_pjrt");
     size_t n = 0;
-    for (; *text; text++)
-        if (*text == '$')
-            n += (size_t)snprintf(out + n, sizeof out - n, "%s", path);
+    for (; *text && n < sizeof out / 2; text++) {
+        if (*text == '$' || *text == '#')
+            n += (size_t)snprintf(out + n, sizeof out - n, "%s", *text == '$' ? path : mark);
         else
             out[n++] = *text;
+    }
     out[n] = 0;
     return out;
+}
+
+/* Seconds that suffice for a plugin to be loaded and to begin to hang; valgrind takes its time. */
+static inline const char *fake_limit(void)
+{
+    return getenv("VALGRIND") ? "15" : "1";
 }
 
 /* w: f32[4] replaced by w + x; y = x · w. */

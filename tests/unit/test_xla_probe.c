@@ -12,7 +12,7 @@
 typedef struct row {
     const char *variable, *value; /* the fault */
     ts_status status;
-    const char *sentence; /* whole; '$' is the plugin's path; "…" at its end: begins with this */
+    const char *sentence; /* whole; '$' is the plugin's path, '#' the limit in seconds */
 } row;
 
 static const row rows[] = {
@@ -75,10 +75,10 @@ static const row rows[] = {
      "the plugin $, tried in a process of its own, exited with code 3: E0000 fake plugin: unknown flag, leaving from "
      "PJRT_Client_Create"},
     {"HANG", "PJRT_Client_Create", TS_DEADLINE_EXCEEDED,
-     "the plugin $, tried in a process of its own, did not end within 1 s and was stopped; it last said: I0000 fake "
+     "the plugin $, tried in a process of its own, did not end within # s and was stopped; it last said: I0000 fake "
      "plugin: waiting for a metadata server in PJRT_Client_Create"},
     {"HANG", "GetPjrtApi", TS_DEADLINE_EXCEEDED,
-     "the plugin $, tried in a process of its own, did not end within 1 s and was stopped; it last said: I0000 fake "
+     "the plugin $, tried in a process of its own, did not end within # s and was stopped; it last said: I0000 fake "
      "plugin: waiting for a metadata server in GetPjrtApi"},
 };
 
@@ -100,11 +100,12 @@ static void probe_fails(const char *path, ts_status status, const char *sentence
 static void every_fault(void **unused)
 {
     (void)unused;
+    const char *limit = fake_limit();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fault_none();
         fault(rows[i].variable, rows[i].value);
-        if (strcmp(rows[i].variable, "HANG") == 0) setenv("TESSERA_PLUGIN_TIMEOUT", "1", 1);
-        probe_fails(fake_library("fake_pjrt"), rows[i].status, fake_words(rows[i].sentence));
+        if (strcmp(rows[i].variable, "HANG") == 0) setenv("TESSERA_PLUGIN_TIMEOUT", limit, 1);
+        probe_fails(fake_library("fake_pjrt"), rows[i].status, fake_words(rows[i].sentence, limit));
         unsetenv("TESSERA_PLUGIN_TIMEOUT");
     }
     fault_none();
