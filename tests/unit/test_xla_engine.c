@@ -382,6 +382,48 @@ static void eight_devices(void **state)
     close_program(&p);
 }
 
+/* state ← (state + x) / 2 + the mean over the devices, eight times in a loop with a collective in each turn. */
+static ts_graph *mixing(void)
+{
+    ts_builder *b = ts_builder_new("mixing");
+    ts_value *state = ts_input(b, "state", TS_F32, TS_DIMS({NULL, 2}, {NULL, 3}));
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS({NULL, 2}, {NULL, 3}));
+    ts_graph *g = b->graph;
+    g->axis[0].name = "data";
+    g->axis[0].size = 8;
+    g->n_axis = 1;
+    ts_value *carry, *last;
+    ts_repeat *r = ts_repeat_begin(b, 8, false, &state, 1, NULL, 0, &carry, NULL);
+    ts_value *half = ts_mul(b, ts_add(b, carry, x), ts_scalar(b, 0.5, TS_F32));
+    ts_attr sum = {.collective = {.axis = "data", .n = 8}};
+    ts_value *all = ts__op(b, TS_OP_all_reduce, &half, 1, &sum);
+    all = ts_mul(b, all, ts_scalar(b, 0.125, TS_F32));
+    ts_repeat_end(b, r, &all, NULL, NULL, 0, &last);
+    ts_output(b, "state", last, state);
+    ts_output(b, "total", ts_reduce_sum(b, last, TS_INTS(0, 1)), NULL);
+    return finish(b);
+}
+
+/* Two executes in flight, each on all devices with collectives that wait for each other, must not block each other. */
+static void collectives_in_flight(void **state)
+{
+    (void)state;
+    program p = {.devices = 8};
+    p.e = open_engine(8, NULL);
+    p.g = mixing();
+    OK(ts_compile(p.e, p.g, &p.x, err));
+    make_buffers(&p);
+    for (int d = 0; d < 8; d++) {
+        put(p.in[2 * d], (float)d, 0);
+        put(p.in[2 * d + 1], 7, 0);
+    }
+    for (int i = 0; i < 40; i++) OK(ts_execute(p.x, p.in, p.out, err));
+    OK(ts_wait(p.x, err));
+    OK(ts_wait(p.x, err));
+    for (int d = 0; d < 8; d++) expect(p.out[2 * d], 7, 0); /* every state comes to x */
+    close_program(&p);
+}
+
 /* ---- programs -------------------------------------------------------------------------------- */
 
 /* A refusal of the compiler names the graph and the place in the program. */
@@ -531,6 +573,7 @@ int main(void)
         cmocka_unit_test(in_flight),
         cmocka_unit_test(freed_in_flight),
         cmocka_unit_test(eight_devices),
+        cmocka_unit_test(collectives_in_flight),
         cmocka_unit_test(compiler_refuses),
         cmocka_unit_test(refusals_name_the_model),
         cmocka_unit_test(dumps),
