@@ -75,7 +75,7 @@ static ts_train_result run(const char *name, const char *more, seen *s)
     int n = 0;
     ts_config *c = NULL;
     ts_error err = {0};
-    ts_train_result result;
+    ts_train_result result = {0};
     ts_train_hooks hooks;
     *s = (seen){0};
     snprintf(text, sizeof text, "%s run_name=%s base_output_directory=%s %s", tiny, name, root,

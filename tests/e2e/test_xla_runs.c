@@ -96,32 +96,39 @@ static ts_interrupt on_ask(void *context)
 }
 
 static const char tiny[] =
-    "base.yml base_emb_dim=16 base_num_query_heads=2 base_num_kv_heads=1 head_dim=8 "
+    "base_emb_dim=16 base_num_query_heads=2 base_num_kv_heads=1 head_dim=8 "
     "base_mlp_dim=24 base_num_decoder_layers=2 vocab_size=259 max_target_length=16 dtype=float32 "
     "steps=6 learning_rate_schedule_steps=6 learning_rate=1e-2 warmup_steps_fraction=0 threads=1 "
     "per_device_batch_size=2 dataset_type=text log_config=false sample_tokens=8";
 #define ALL "eval_interval=3 eval_fraction=0.2 checkpoint_period=2 sample_interval=4"
 
+/* The words of a tiny run: those of the test stand for those above them. Count; text is cut up. */
+static int split_words(char *text, size_t size, char *word[MAX_WORDS], const char *name,
+                       const char *plugin, const char *words)
+{
+    static char file[] = "base.yml";
+    char *at = NULL;
+    int n = 0;
+    snprintf(text, size, "%s dataset_path=%s base_output_directory=%s run_name=%s %s%s %s", tiny,
+             book, root, name, plugin ? "engine=xla plugin=" : "engine=cpu", plugin ? plugin : "",
+             words);
+    word[n++] = file;
+    for (char *w = strtok_r(text, " ", &at); w; w = strtok_r(NULL, " ", &at)) {
+        for (int k = 1; k < n; k++)
+            if (strncmp(word[k], w, strcspn(w, "=") + 1) == 0) word[k] = word[--n];
+        assert_true(n < MAX_WORDS);
+        word[n++] = w;
+    }
+    return n;
+}
+
 /* words: "key=value …"; plugin NULL: engine=cpu. */
 static ts_status run(told *t, const char *name, const char *plugin, const char *words)
 {
-    char text[4000], *word[MAX_WORDS], *at = NULL;
-    int n = 0;
+    char text[4000], *word[MAX_WORDS];
+    int n = split_words(text, sizeof text, word, name, plugin, words);
     ts_config *c = NULL;
     ts_train_hooks hooks;
-    snprintf(text, sizeof text, "%s dataset_path=%s base_output_directory=%s run_name=%s %s%s %s",
-             tiny, book, root, name, plugin ? "engine=xla plugin=" : "engine=cpu",
-             plugin ? plugin : "", words);
-    for (char *w = strtok_r(text, " ", &at); w; w = strtok_r(NULL, " ", &at)) {
-        for (int k = 0; k < n; k++) /* a word of the test instead of the one above */
-            if (strncmp(word[k], w, strcspn(w, "=") + 1) == 0) word[k] = word[--n];
-        word[n++] = w;
-    }
-    for (int k = 1; k < n; k++) /* replacing may have moved the file's name away */
-        if (strcmp(word[k], "base.yml") == 0) {
-            word[k] = word[0];
-            word[0] = (char[]){"base.yml"};
-        }
     ts_train_hooks_default(&hooks);
     hooks.context = t;
     hooks.step = on_step;
@@ -413,8 +420,7 @@ static void data_that_fails(void **state)
     (void)state;
     for (int xla = 0; xla < 2; xla++) {
         told t = {.unread_at = 3};
-        ts_status status =
-            run(&t, xla ? "unread-xla" : "unread-cpu", xla ? fake_plugin : NULL, "");
+        ts_status status = run(&t, xla ? "unread-xla" : "unread-cpu", xla ? fake_plugin : NULL, "");
         ts_file_fault(0, 0, 0);
         assert_int_not_equal(status, TS_OK);
         assert_non_null(strstr(t.err.msg, "book.txt"));
@@ -471,6 +477,39 @@ static void no_memory(void **state)
         assert_int_equal(fake_counts()->live(NULL), 0);
         ts_string_free(&t.text);
     }
+}
+
+/* The program from a file of `tessera compile` trains the same; another plugin's version is another program. */
+static void a_step_from_a_file(void **state)
+{
+    (void)state;
+    told compiled = {0}, loaded = {0}, other = {0};
+    char file[200], words[600], text[4000], *word[MAX_WORDS];
+    ts_aot_report report;
+    ts_config *c = NULL;
+    ts_error err = {0};
+    snprintf(file, sizeof file, "compiled_trainstep_file=%s/six.step", root);
+    fault("PLATFORM", "cpu");
+    expect(&compiled, "compiled", fake_plugin, "", TS_OK);
+    snprintf(words, sizeof words, "compile_topology=cpu:1 %s", file);
+    int n = split_words(text, sizeof text, word, "file", fake_plugin, words);
+    if (ts_config_load_words((const char *const *)word, n, &c, &err) != TS_OK ||
+        ts_aot_compile(c, &report, &err) != TS_OK)
+        fail_msg("%s", err.msg);
+    ts_config_free(c);
+    assert_true(report.fits && *report.file);
+    ts_aot_report_free(&report);
+    expect(&loaded, "loaded", fake_plugin, file, TS_OK);
+    same_text(&compiled, &loaded);
+    assert_true(distance("compiled", "loaded", 6) == 0);
+    fault("VERSION", "another");
+    expect(&other, "other", fake_plugin, file, TS_FAILED_PRECONDITION);
+    assert_int_equal(other.n, 0);
+    assert_non_null(strstr(other.err.msg, "another"));
+    fault_none();
+    ts_string_free(&compiled.text);
+    ts_string_free(&loaded.text);
+    ts_string_free(&other.text);
 }
 
 /* ---- the device's profile ---------------------------------------------------------------------------- */
@@ -547,6 +586,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_under_the_metrics),
         cmocka_unit_test(data_that_fails),
         cmocka_unit_test(a_step_file_that_does_not_fit),
+        cmocka_unit_test(a_step_from_a_file),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(xplane),
         cmocka_unit_test(on_xla_for_cpus),
