@@ -3,7 +3,8 @@
  *
  * Checked: links between regions, nodes and values; ids unique; operands of the node's own region
  * and defined before it; attributes and results' types by the shape rules (ts__infer); a repeat's
- * body; the mesh, and that every collective runs over one of its axes; outputs' names and the inputs they replace; parameters and their shape in a file.
+ * body; the mesh, and that every collective runs over one of its axes; outputs' names and the inputs
+ * they replace; parameters and their shape in a file.
  * Not checked: that values are used, or that the graph computes what was meant.
  */
 #include <inttypes.h>

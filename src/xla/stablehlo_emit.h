@@ -53,7 +53,8 @@ void ts__shlo_fail(ts_shlo *e, ts_status code, const char *fmt, ...) TS_PRINTF(3
 void ts__shlo_memory(ts_shlo *e);
 
 /* Adds text. In fmt: $v a value (const ts_shlo_value *), $t a type (const ts_type *), $l a list "0, 1"
- * (const ts_dims *), $i an int64_t, $s a string, $q a string in quotes, $n a new line, indented, $> the indentation alone. */
+ * (const ts_dims *), $i an int64_t, $s a string, $q a string in quotes, $n a new line, indented, $> the
+ * indentation alone. */
 void ts__shlo_put(ts_shlo *e, const char *fmt, ...);
 /* One operation with one result of type t: "%7 = stablehlo." and fmt. */
 ts_shlo_value ts__shlo_op(ts_shlo *e, const ts_type *t, const char *fmt, ...);
