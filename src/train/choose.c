@@ -171,6 +171,7 @@ const char *ts__engine_note(const ts_config *c, const ts_engine_choice *choice, 
         !xla && *c->xla_dump_to
             ? "xla_dump_to has no effect: the cpu engine runs, and it compiles without XLA"
             : NULL,
+        xla && c->threads ? "threads has no effect: the plugin has threads of its own" : NULL,
     };
     for (size_t k = 0; k < sizeof note / sizeof *note; k++)
         if (note[k] && i-- == 0) return note[k];

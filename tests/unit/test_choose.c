@@ -167,6 +167,8 @@ static void keys_without_effect(void **state)
     assert_int_equal(notes(&cpu, "compile_topology=v6e:1x1", "compile_xla_flags=xla_a=1"), 2);
     assert_int_equal(notes(&xla, "compile_topology=v6e:1x1", "compile_xla_flags=xla_a=1"), 1);
     assert_int_equal(notes(&xla, "xla_dump_to=x", "matmul_precision=bfloat16"), 0);
+    assert_int_equal(notes(&xla, "threads=2", "steps=9"), 1);
+    assert_int_equal(notes(&cpu, "threads=2", "steps=9"), 0);
 }
 
 /* Exit code 4 and a way on, whatever is missing. */
