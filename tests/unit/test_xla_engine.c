@@ -548,6 +548,67 @@ static void saved_and_loaded(void **state)
     unlink(path);
 }
 
+/* Everything once, with the n-th allocation of ours refused: one sentence, nothing left behind. */
+static ts_status whole_life(const char *path, const ts_graph *g, ts_error *err)
+{
+    ts_engine *e = NULL;
+    ts_executable *x = NULL;
+    ts_buffer *in[2] = {0}, *total = NULL;
+    float v[6] = {1, 2, 3, 4, 5, 6};
+    const char *flag[] = {"xla_cpu_enable_fast_math=false"};
+    ts_engine_options o = {.struct_size = sizeof o,
+                           .name = "xla",
+                           .devices = 1,
+                           .plugin = path,
+                           .xla_flag = flag,
+                           .n_xla_flag = 1};
+    ts_status status = ts_engine_open(&o, &e, err);
+    if (status == TS_OK) status = ts_compile(e, g, &x, err);
+    for (int k = 0; k < 2 && status == TS_OK; k++)
+        status = ts_buffer_new(e, 0, &g->top->arg[k]->type, &in[k], err);
+    if (status == TS_OK) status = ts_buffer_new(e, 0, &g->top->result[1]->type, &total, err);
+    if (status == TS_OK) status = ts_upload(in[0], v, 0, 12, err);
+    ts_buffer *out[2] = {in[0], total};
+    if (status == TS_OK) status = ts_execute(x, in, out, err);
+    if (status == TS_OK) status = ts_wait(x, err);
+    if (status == TS_OK) status = ts_download(in[0], v, 4, 8, err);
+    if (status == TS_OK && (v[0] != 2 || v[1] != 3)) fail_msg("%g %g", (double)v[0], (double)v[1]);
+    if (total) ts_buffer_free(total);
+    for (int k = 0; k < 2; k++)
+        if (in[k]) ts_buffer_free(in[k]);
+    if (x) ts_executable_free(x);
+    if (e) ts_engine_close(e);
+    return status;
+}
+
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    ts_engine_close(
+        open_engine(1, NULL)); /* the plugin is loaded now: what follows is this process's own */
+    ts_graph *g = accumulate("short_of_memory");
+    char path[4096];
+    int failed = 0;
+    OK(ts__plugin_find(plugin(), path, sizeof path, err));
+    for (uint64_t n = 1;; n++) {
+        ts_error err = {0};
+        ts_alloc_fail_at(n);
+        uint64_t before = ts_alloc_count();
+        ts_status status = whole_life(path, g, &err);
+        bool over = ts_alloc_count() - before < n;
+        ts_alloc_fail_at(0);
+        if (over) {
+            if (status != TS_OK) fail_msg("%s", err.msg);
+            break;
+        }
+        failed += status != TS_OK;
+        if (status != TS_OK && (status != TS_RESOURCE_EXHAUSTED || !strstr(err.msg, "memory")))
+            fail_msg("allocation %d: %s: %s", (int)n, ts_status_name(status), err.msg);
+    }
+    assert_true(failed > 20);
+    ts_graph_free(g);
+}
+
 static void no_profiler(void **state)
 {
     (void)state;
@@ -578,6 +639,7 @@ int main(void)
         cmocka_unit_test(refusals_name_the_model),
         cmocka_unit_test(dumps),
         cmocka_unit_test(saved_and_loaded),
+        cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(no_profiler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
