@@ -150,6 +150,11 @@ bench-kernels: $(BUILD)/bench/kernels
 # What the CPU engine's timeline explains of a step.
 bench-profile: all
 	@BUILD=$(BUILD) bench/profile.sh
+# An NVIDIA GPU through XLA: exit 4 and one sentence where there is none (bench/gpu.sh).
+check-gpu: all tests
+	@BUILD=$(BUILD) bench/gpu.sh check
+bench-gpu: all
+	@BUILD=$(BUILD) bench/gpu.sh bench
 check-peers: all
 	@BUILD=$(BUILD) tools/run_tests.sh -j 1 -t 1800 $(PEERS)
 
@@ -183,6 +188,8 @@ help:
 	@echo 'make bench                  speed beside PyTorch when BENCH_PYTHON names a python that has it'
 	@echo 'make bench-kernels          each kernel alone, by instruction set'
 	@echo 'make bench-profile          where the time of a training step goes, op by op'
+	@echo 'make check-gpu              op table, golden outputs and 50 steps on an NVIDIA GPU (bench/gpu.sh)'
+	@echo 'make bench-gpu              speed there beside PyTorch on the same GPU (BENCH_PYTHON)'
 	@echo 'make check-peers            comparisons that need torch and transformers (BENCH_PYTHON)'
 	@echo 'make install                program, library, header, .pc (PREFIX=/usr/local, DESTDIR=)'
 	@echo 'make compile_commands.json  for editors and clang-tidy'
@@ -191,5 +198,5 @@ help:
 	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
 
 FORCE:
-.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile check-peers install clean help FORCE
+.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile check-gpu bench-gpu check-peers install clean help FORCE
 -include $(OP_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d

@@ -2,13 +2,15 @@
 #
 # Shape (environment): LAYERS=4 EMB=256 HEADS=8 KV=4 FFN=704 BATCH=16 SEQ=256 DTYPE=float32 STEPS,
 # DATA=a text file. BENCH_PYTHON names a python that has torch and transformers; without it there is
-# no other side and no ratio. Results go to $BUILD/bench.
+# no other side and no ratio. Results go to $BUILD/bench. ENGINE_KEYS and TORCH_DEVICE choose another device
+# than this CPU (gpu.sh).
 
 : "${BUILD:=build}" "${LAYERS:=4}" "${EMB:=256}" "${HEADS:=8}" "${KV:=4}" "${FFN:=704}" "${BATCH:=16}" "${SEQ:=256}"
 : "${DTYPE:=float32}" "${RATE:=2e-3}" "${DATA:=${TESSERA_SHARED:-../shared}/data/tinyshakespeare.txt}"
 VOCAB=320 # of model_name=tessera-byte
 threads=$(nproc)
 export OMP_NUM_THREADS="$threads"
+: "${ENGINE_KEYS:=engine=cpu threads=$threads}" "${TORCH_DEVICE:=cpu}"
 out=$BUILD/bench
 mkdir -p "$out"
 
@@ -31,7 +33,7 @@ measure_tessera() {
         base_num_query_heads="$HEADS" base_num_kv_heads="$KV" head_dim=$((EMB / HEADS)) dataset_type=text \
         dataset_path="$DATA" tokenizer_type=byte num_epoch=1000 dtype="$DTYPE" steps="$STEPS" \
         per_device_batch_size="$BATCH" max_target_length="$SEQ" learning_rate="$RATE" remat_policy="${REMAT:-none}" \
-        engine=cpu threads="$threads" run_name=run base_output_directory="$out" log_config=false \
+        $ENGINE_KEYS run_name=run base_output_directory="$out" log_config=false \
         enable_checkpointing=false $eval_keys >"$out/tessera.json" || {
         tail -n 15 "$out/tessera.log" >&2
         echo "bench: tessera did not finish; $out/tessera.log has its output" >&2
@@ -47,7 +49,7 @@ measure_torch() {
     "$out/measure" "$out/torch.log" "$BENCH_PYTHON" bench/peer_torch.py --data "$DATA" --layers "$LAYERS" \
         --emb "$EMB" --heads "$HEADS" --kv "$KV" --ffn "$FFN" --vocab $VOCAB --batch "$BATCH" --seq "$SEQ" \
         --steps "$STEPS" --dtype "$DTYPE" --learning-rate "$RATE" --eval-fraction "$1" --threads "$threads" \
-        ${BENCH_COMPILE:+--compile} >"$out/torch.part" || {
+        --device "$TORCH_DEVICE" ${BENCH_COMPILE:+--compile} >"$out/torch.part" || {
         tail -n 15 "$out/torch.log" >&2
         echo "bench: the PyTorch side did not finish; $out/torch.log has its output" >&2
         return 1

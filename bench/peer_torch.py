@@ -23,6 +23,7 @@ def arguments():
     p.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     p.add_argument("--learning-rate", type=float, default=2e-3)
     p.add_argument("--eval-fraction", type=float, default=0.0)
+    p.add_argument("--device", default="cpu")
     p.add_argument("--compile", action="store_true")
     return p.parse_args()
 
@@ -58,29 +59,29 @@ def main():
     torch.manual_seed(0)
     data = numpy.fromfile(a.data, dtype=numpy.uint8)
     held_out = int(len(data) * a.eval_fraction)
-    x, y = windows(data[: len(data) - held_out], a.seq)
+    x, y = (t.to(a.device) for t in windows(data[: len(data) - held_out], a.seq))
 
     config = transformers.LlamaConfig(
         vocab_size=a.vocab, hidden_size=a.emb, intermediate_size=a.ffn, num_hidden_layers=a.layers,
         num_attention_heads=a.heads, num_key_value_heads=a.kv, head_dim=a.emb // a.heads,
         max_position_embeddings=max(a.seq, 256), rms_norm_eps=1e-5, tie_word_embeddings=False,
         use_cache=False, attn_implementation="sdpa")
-    model = transformers.LlamaForCausalLM(config)
+    model = transformers.LlamaForCausalLM(config).to(a.device)
     forward = torch.compile(model) if a.compile else model
     optimizer = make_optimizer(model, a.learning_rate)
     flops = 6 * sum(p.numel() for n, p in model.named_parameters() if "embed_tokens" not in n) * a.batch * a.seq
 
     def loss_of(inputs, targets):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.dtype == "bfloat16"):
+        with torch.autocast(torch.device(a.device).type, dtype=torch.bfloat16, enabled=a.dtype == "bfloat16"):
             logits = forward(inputs).logits
         return torch.nn.functional.cross_entropy(logits.float().view(-1, a.vocab), targets.reshape(-1))
 
-    order = torch.randperm(len(x))
+    order = torch.randperm(len(x)).to(a.device)
     at = 0
     for step in range(a.steps):
         began = time.perf_counter()
         if at + a.batch > len(x):
-            order, at = torch.randperm(len(x)), 0
+            order, at = torch.randperm(len(x)).to(a.device), 0
         rows = order[at : at + a.batch]
         at += a.batch
         for group in optimizer.param_groups:
@@ -97,7 +98,7 @@ def main():
               f"Tokens/s/device: {tokens / seconds:.3f}, total_weights: {tokens}, loss: {value:.4f}", flush=True)
 
     if held_out > 0:
-        ex, ey = windows(data[len(data) - held_out :], a.seq)
+        ex, ey = (t.to(a.device) for t in windows(data[len(data) - held_out :], a.seq))
         with torch.no_grad():
             batches = zip(ex.split(a.batch), ey.split(a.batch))
             mean = sum(loss_of(bx, by).item() * len(bx) for bx, by in batches) / len(ex)
