@@ -48,6 +48,7 @@ static ts_status keep_dump(const char *folder, const char *to, ts_error *err)
     TS_TRY(ts_list_folder(folder, &names, &n, err));
     ts_status status = TS_OK;
     for (size_t i = 0; i < n && status == TS_OK; i++) {
+        if (strncmp(names[i], "tpu_driver.", 11) == 0) continue; /* libtpu's log */
         char *from = ts_path_join(folder, names[i]), *path = ts_path_join(to, names[i]);
         if (!from || !path) status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
         if (status == TS_OK && ts_path_kind_of(path) == TS_PATH_FOLDER)
@@ -62,9 +63,12 @@ static ts_status keep_dump(const char *folder, const char *to, ts_error *err)
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-static int environment(const ts_topology *t, char accelerator[64], const char *env[16])
+/* temporary: libtpu writes a log there whatever it is told. */
+static int environment(const ts_topology *t, const char *temporary, char accelerator[64],
+                       const char *env[16])
 {
     int n = 0;
+    env[n++] = temporary;
     env[n++] = "TF_CPP_MIN_LOG_LEVEL=2";
     if (strcmp(t->plugin, "tpu") != 0) return n;
     snprintf(accelerator, 64, "TPU_ACCELERATOR_TYPE=%s", t->accelerator);
@@ -114,10 +118,11 @@ static void take_answer(const ts_aot_job *job, const ts_aot_answer *a, ts_aot_re
 static ts_status run_child(const ts_aot_job *job, const char *folder, ts_child_result *r,
                            ts_aot_answer *a, ts_error *err)
 {
-    char what[4300], accelerator[64];
+    char what[4300], temporary[4300], accelerator[64];
     const char *env[16];
     ts_aot_work work = {job, folder};
-    int n = environment(job->topology, accelerator, env);
+    snprintf(temporary, sizeof temporary, "TMPDIR=%s", folder);
+    int n = environment(job->topology, temporary, accelerator, env);
     snprintf(what, sizeof what, "compiling for %s with %s", job->topology->name, job->plugin);
     TS_TRY(ts__child_run(what, job->timeout > 0 ? job->timeout : hour, env, n, ts__aot_child, &work,
                          r, err));

@@ -291,16 +291,28 @@ static void read_statistics(compiler *c)
         a->bytes_accessed = v->float_value;
 }
 
-static ts_status serialize(compiler *c, ts_error *err)
+static ts_status serialize_once(compiler *c, ts_error *err)
 {
     PJRT_ARGS(PJRT_Executable_Serialize_Args, a);
-    if (!c->job->save_to || !*c->job->save_to) return TS_OK;
     a.executable = c->executable;
     TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_Executable_Serialize(&a),
                           "serializing the program", err));
     c->bytes = a.serialized_bytes;
     c->answer.executable_bytes = a.serialized_bytes_size;
     return TS_OK;
+}
+
+/* A program may carry its options along, and would dump again wherever it is loaded: such a one is compiled a
+ * second time, without. */
+static ts_status serialize(compiler *c, ts_error *err)
+{
+    ts_string options;
+    if (!c->job->save_to || !*c->job->save_to) return TS_OK;
+    TS_TRY(serialize_once(c, err));
+    if (!memmem(c->bytes, c->answer.executable_bytes, c->folder, strlen(c->folder))) return TS_OK;
+    TS_TRY(write_options(c, false, &options, err));
+    TS_TRY(call_compiler(c, &options, err));
+    return serialize_once(c, err);
 }
 
 static bool send_all(int fd, const void *data, size_t n)

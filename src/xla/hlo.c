@@ -18,7 +18,8 @@ typedef struct reader {
     ts_hlo *h;
     const char *p, *end; /* of the line at hand */
     int64_t line;
-    int open; /* computation that is being read; −1 */
+    int open;   /* computation that is being read; −1 */
+    char table; /* that is being read: names, locations, frames; 0 another or none */
     ts_error *err;
 } reader;
 
@@ -324,6 +325,37 @@ static ts_status begin_computation(reader *r)
     return TS_OK;
 }
 
+/* A row "3 …" of the tables before the computations; their rows are numbered without gaps. */
+static ts_status read_row(reader *r)
+{
+    ts_hlo *h = r->h;
+    int64_t number;
+    slice s = {r->p, (size_t)(r->end - r->p)};
+    const char *blank = memchr(s.p, ' ', s.n);
+    if (!blank || !ts__hlo_int(s, &number)) {
+        r->table = hlo_is(s, "FileNames")       ? 'n'
+                   : hlo_is(s, "FileLocations") ? 'l'
+                   : hlo_is(s, "StackFrames")   ? 'f'
+                                                : '\0';
+        return TS_OK;
+    }
+    slice value = {blank + 1, (size_t)(r->end - blank) - 1};
+    if (r->table == 'n' && number == h->n_file + 1) {
+        if (!room(&h->file, &h->cap_file, h->n_file, sizeof *h->file)) return no_memory(r);
+        bool quoted = value.n >= 2 && value.p[0] == '"' && value.p[value.n - 1] == '"';
+        h->file[h->n_file++] = quoted ? (slice){value.p + 1, value.n - 2} : value;
+    } else if (r->table == 'l' && number == h->n_location + 1) {
+        if (!room(&h->location, &h->cap_location, h->n_location, sizeof *h->location))
+            return no_memory(r);
+        h->location[h->n_location++] =
+            (hlo_location){ts__hlo_field(value, "file_name_id="), ts__hlo_field(value, " line=")};
+    } else if (r->table == 'f' && number == h->n_frame + 1) {
+        if (!room(&h->frame, &h->cap_frame, h->n_frame, sizeof *h->frame)) return no_memory(r);
+        h->frame[h->n_frame++] = ts__hlo_field(value, "file_location_id=");
+    }
+    return TS_OK;
+}
+
 static ts_status read_line(reader *r)
 {
     while (r->end > r->p && isspace((unsigned char)r->end[-1])) r->end--;
@@ -334,7 +366,7 @@ static ts_status read_line(reader *r)
         bool named = *p == '%' || (r->end - p > 6 && memcmp(p, "ENTRY ", 6) == 0);
         bool opens = r->end[-1] == '{' && (named || memmem(p, (size_t)(r->end - p), " -> ", 4));
         r->p = p;
-        return opens ? begin_computation(r) : TS_OK;
+        return opens ? begin_computation(r) : read_row(r);
     }
     if (*p == '}') {
         hlo_computation *c = &r->h->computation[r->open];
@@ -393,6 +425,9 @@ void ts__hlo_free(ts_hlo *h)
 {
     if (!h) return;
     ts_arena_free(h->arena);
+    ts_free(h->file);
+    ts_free(h->location);
+    ts_free(h->frame);
     ts_free(h->instruction);
     ts_free(h->computation);
     ts_free(h->table);

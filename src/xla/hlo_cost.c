@@ -388,7 +388,7 @@ static ts_status add_collective(walk *w, const hlo_instruction *x, const visit *
     if (k == s->n_collective) {
         *c = (ts_hlo_collective){.group = group, .asynchronous = asynchronous};
         memcpy(c->op, x->op.p, x->op.n < sizeof c->op ? x->op.n : sizeof c->op - 1);
-        ts__hlo_scope(x, c->name, sizeof c->name);
+        ts__hlo_scope(w->h, x, c->name, sizeof c->name);
         s->n_collective++;
     }
     for (int i = 0; i < x->n_in; i++)

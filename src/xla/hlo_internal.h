@@ -42,8 +42,17 @@ typedef struct hlo_computation {
     int first, count, root; /* root: index in the module */
 } hlo_computation;
 
+typedef struct hlo_location {
+    int64_t file, line; /* number of a file name; a line of it, 0: unknown */
+} hlo_location;
+
 struct ts_hlo {
     ts_arena *arena;
+    /* Tables at the head of newer texts, numbered from 1: file names, places in them, frames → places. */
+    slice *file;
+    hlo_location *location;
+    int64_t *frame;
+    int n_file, cap_file, n_location, cap_location, n_frame, cap_frame;
     hlo_instruction *instruction;
     hlo_computation *computation;
     int n_instruction, cap_instruction, n_computation, cap_computation, entry;
@@ -61,9 +70,11 @@ bool ts__hlo_attr(const hlo_instruction *x, const char *key, slice *out);
 int ts__hlo_computation(const ts_hlo *h, slice name, int below);
 /* The next element of a list "{a, b}" or "a"; false behind the last. at: 0 at first. */
 bool ts__hlo_element(slice list, size_t *at, slice *out);
+/* The number behind "key=" in {key=1 other=2}; 0 where it is not there. */
+int64_t ts__hlo_field(slice s, const char *key);
 /* A whole number at the front; false: there is none. */
 bool ts__hlo_int(slice s, int64_t *out);
 /* Scope, file and line of an instruction's metadata into buf; "" where it has none. */
-void ts__hlo_scope(const hlo_instruction *x, char *buf, size_t n);
+void ts__hlo_scope(const ts_hlo *h, const hlo_instruction *x, char *buf, size_t n);
 
 #endif

@@ -90,15 +90,43 @@ static slice metadata(const hlo_instruction *x, const char *key)
     return s;
 }
 
-void ts__hlo_scope(const hlo_instruction *x, char *buf, size_t n)
+int64_t ts__hlo_field(slice s, const char *key)
 {
-    slice file = metadata(x, "source_file="), line = metadata(x, "source_line=");
-    slice op = metadata(x, "op_name=");
+    const char *p = memmem(s.p, s.n, key, strlen(key));
+    int64_t v;
+    if (!p) return 0;
+    p += strlen(key);
+    return ts__hlo_int((slice){p, (size_t)(s.p + s.n - p)}, &v) ? v : 0;
+}
+
+/* The place that a stack frame names: through the tables at the head of the text. */
+static slice framed(const ts_hlo *h, const hlo_instruction *x, int64_t *line)
+{
+    slice all, none = {"", 0};
+    if (!ts__hlo_attr(x, "metadata", &all)) return none;
+    int64_t frame = ts__hlo_field(all, "stack_frame_id=");
+    if (frame < 1 || frame > h->n_frame) return none;
+    int64_t place = h->frame[frame - 1];
+    if (place < 1 || place > h->n_location) return none;
+    int64_t file = h->location[place - 1].file;
+    *line = h->location[place - 1].line;
+    return file < 1 || file > h->n_file ? none : h->file[file - 1];
+}
+
+void ts__hlo_scope(const ts_hlo *h, const hlo_instruction *x, char *buf, size_t n)
+{
+    slice file = metadata(x, "source_file="), op = metadata(x, "op_name=");
+    slice number = metadata(x, "source_line=");
+    int64_t line = 0;
     buf[0] = '\0';
-    if (file.n > 1 && line.n)
-        snprintf(buf, n, "%.*s:%.*s", (int)file.n, file.p, (int)line.n, line.p);
-    else if (op.n)
-        snprintf(buf, n, "%.*s", (int)op.n, op.p);
+    if (file.n < 2)
+        file = framed(h, x, &line);
+    else if (!ts__hlo_int(number, &line))
+        line = 0;
+    if (file.n && line > 0)
+        snprintf(buf, n, "%.*s:%lld", (int)file.n, file.p, (long long)line);
+    else if (file.n || op.n)
+        snprintf(buf, n, "%.*s", (int)(file.n ? file.n : op.n), file.n ? file.p : op.p);
     buf[ts_utf8_valid_prefix(buf, strlen(buf))] = '\0';
 }
 
@@ -121,7 +149,7 @@ bool ts__hlo_find(const ts_hlo *h, const char *name, size_t n, int tuple_index, 
         out->bytes = s->bytes;
         out->parameter = x->computation == h->entry ? x->number : -1;
         snprintf(out->op, sizeof out->op, "%.*s", (int)x->op.n, x->op.p);
-        ts__hlo_scope(x, out->name, sizeof out->name);
+        ts__hlo_scope(h, x, out->name, sizeof out->name);
         shape_text(s, out->shape, sizeof out->shape);
         return true;
     }

@@ -91,9 +91,13 @@ static void test_async(void **state)
         const char *op;
         int64_t group, bytes;
         bool asynchronous;
-    } row[] = {{"collective-permute", 0, 64, false},
-               {"all-gather-start", 4, 64, true},
-               {"reduce-scatter", 4, 256, true}};
+        const char *name;
+    } row[] = {{"collective-permute", 0, 64, false, "odd"},
+               {"all-gather-start", 4, 64, true, "layers.0.gate_proj (llama.c):28"},
+               {"reduce-scatter", 4, 256, true, ""}};
+    ts_hlo_value v;
+    assert_true(ts__hlo_find(hlo, "sl", 2, -1, &v));
+    assert_string_equal(v.name, "loss");
     for (size_t i = 0; i < 3; i++) {
         const ts_hlo_collective *c = NULL;
         for (size_t k = 0; k < 3; k++)
@@ -103,6 +107,7 @@ static void test_async(void **state)
         assert_int_equal(c->count, 1);
         assert_int_equal(c->bytes, row[i].bytes);
         assert_int_equal(c->asynchronous, row[i].asynchronous);
+        assert_string_equal(c->name, row[i].name);
     }
     /* gather 64 + 256, scatter 256 + 64, copy out 64, permute in 64, slice 16 + 16; on-chip values are free */
     assert_true(s.bytes == 320 + 320 + 64 + 64 + 32);
