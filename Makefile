@@ -198,5 +198,6 @@ help:
 	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
 
 FORCE:
-.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile check-gpu bench-gpu check-peers install clean help FORCE
+.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile \
+        check-gpu bench-gpu check-peers install clean help FORCE
 -include $(OP_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
