@@ -149,7 +149,9 @@ static ts_status open_client(compiler *c, ts_error *err)
 static ts_status open_devices(compiler *c, ts_error *err)
 {
     bool cpu = strcmp(c->job->topology->plugin, "cpu") == 0;
-    TS_TRY(ts__pjrt_load(c->job->plugin, &c->pjrt, err));
+    ts_status status = ts__pjrt_load(c->job->plugin, &c->pjrt, err);
+    /* Why it is none is its own affair; to the user it is a plugin that is not there. */
+    if (status != TS_OK) return status == TS_RESOURCE_EXHAUSTED ? status : (err->code = TS_UNAVAILABLE);
     TS_TRY(cpu ? open_client(c, err) : open_topology(c, err));
     qsort(c->id, c->n_id, sizeof *c->id, by_number);
     return TS_OK;

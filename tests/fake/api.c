@@ -128,5 +128,7 @@ const PJRT_Api *GetPjrtApi(void)
     if (!fake_listed("FAKE_PJRT_MISSING", "PJRT_" #name)) api.PJRT_##name = enter_##name;
 #include "fake/fake_functions.def"
 #undef FUNCTION
+    if (api.struct_size < sizeof api) /* what an old table does not have is not there by accident */
+        memset((char *)&api + api.struct_size, 0, sizeof api - api.struct_size);
     return &api;
 }

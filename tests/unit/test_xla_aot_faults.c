@@ -85,7 +85,7 @@ static const row rows[] = {
      V6E ": serializing the program: no such luck"},
     {"v6e-16", "FAIL", "PJRT_Executable_GetCompiledMemoryStats=13:no such luck", TS_OK, ""},
     {"v6e-16", "FAIL", "PJRT_Executable_GetCostAnalysis=13:no such luck", TS_OK, ""},
-    {"v6e-16", "FAIL", "PJRT_Plugin_Initialize=13:no such luck", TS_INTERNAL,
+    {"v6e-16", "FAIL", "PJRT_Plugin_Initialize=13:no such luck", TS_UNAVAILABLE,
      V6E ": initialising the plugin: no such luck"},
     {"v6e-16", "TOPOLOGY", "3", TS_INVALID_ARGUMENT,
      V6E ": the plugin's v6e:4x4 has 3 devices; 16 are needed"},
@@ -99,7 +99,7 @@ static const row rows[] = {
      V6E
      ": the plugin $ (PJRT 0.90) cannot compile for devices that are not there; take a newer version of it"},
     {"v6e-16", "MISSING", "PJRT_TopologyDescription_Attributes", TS_OK, ""},
-    {"v6e-16", "API", "2.0", TS_UNIMPLEMENTED,
+    {"v6e-16", "API", "2.0", TS_UNAVAILABLE,
      V6E
      ": the plugin $ speaks version 2.0 of the PJRT C API and Tessera speaks version 0; take another version of "
      "the plugin"},

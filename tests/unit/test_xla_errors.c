@@ -320,6 +320,66 @@ static void where_a_program_belongs(void **unused)
     }
 }
 
+/* ---- tables with holes -------------------------------------------------------------------------- */
+
+/* A table without a function, or one that ends early: refused in a sentence that names what is missed, or the scenario
+ * runs to its end. Never a call of nothing. */
+static bool refused_or_fine(const char *what)
+{
+    ts_status status;
+    ts_error err;
+    stage at = scenario(&status, &err);
+    if (at == NOWHERE) return true;
+    if (status != TS_UNIMPLEMENTED ||
+        !strstr(err.msg, ", which Tessera needs; take a newer version of the plugin"))
+        fail_msg("%s: %s, %s: %s", what, stage_name[at], ts_status_name(status), err.msg);
+    assert_int_equal(at, OPEN);
+    if (strncmp(what, "PJRT_", 5) == 0) assert_non_null(strstr(err.msg, what));
+    return false;
+}
+
+static void every_slot_empty(void **unused)
+{
+    (void)unused;
+    static const char *const slot[] = {
+#define FUNCTION(name) "PJRT_" #name,
+#include "fake/fake_functions.def"
+#undef FUNCTION
+        "PJRT_Error_Destroy", "PJRT_Error_Message"};
+    static const char *const platform[][2] = {{"", ""}, {"tpu", "TPU v6 lite"}};
+    int fine = 0;
+    for (size_t i = 0; i < sizeof slot / sizeof *slot; i++)
+        for (int k = 0; k < 2; k++) {
+            fault_none();
+            fault("PLATFORM", platform[k][0]);
+            fault("KIND", platform[k][1]);
+            fault("MISSING", slot[i]);
+            if (strcmp(slot[i], "PJRT_Plugin_Attributes") == 0)
+                continue; /* how the fake asks for graphs */
+            fine += refused_or_fine(slot[i]);
+        }
+    fault_none();
+    assert_true(fine > 20); /* what is not called, or only asked for, is not missed */
+    all_is_well("after the holes");
+}
+
+static void every_size_of_table(void **unused)
+{
+    (void)unused;
+    int fine = 0;
+    for (size_t size = 0; size <= sizeof(PJRT_Api); size += sizeof(void *)) {
+        char text[32];
+        snprintf(text, sizeof text, "%zu", size);
+        fault_none();
+        fault("SIZE", text);
+        bool passes = refused_or_fine(text);
+        if (fine && !passes) fail_msg("%zu bytes are refused, and less is not", size);
+        fine += passes;
+    }
+    fault_none();
+    assert_true(fine > 20);
+}
+
 /* ---- memory, and the table itself --------------------------------------------------------------- */
 
 /* Every allocation of the scenario fails once: an error that says so, nothing left, no crash. */
@@ -405,7 +465,8 @@ int main(void)
     snprintf(file, sizeof file, "%s/test_xla_errors.%d", folder ? folder : "/tmp", (int)getpid());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_faults),           cmocka_unit_test(every_fault),
-        cmocka_unit_test(where_a_program_belongs),  cmocka_unit_test(every_allocation),
+        cmocka_unit_test(where_a_program_belongs),  cmocka_unit_test(every_slot_empty),
+        cmocka_unit_test(every_size_of_table),      cmocka_unit_test(every_allocation),
         cmocka_unit_test(every_function_has_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
