@@ -141,6 +141,24 @@ newest=$(ls "$(run_folder killed)/checkpoints" | grep -v tmp | sort -n | tail -n
 expect 0 train base.yml $tiny $long run_name=killed steps=$((newest + 2))
 says_like out "continuing run killed from .*/checkpoints/$newest\$"
 
+# On an asynchronous engine a step is in flight then: it is finished and saved, and another engine goes on from there.
+fake=$(dirname "$TESSERA")/tests/fake/libfake_pjrt.so
+[ -e "$fake" ] || fail "$fake is not built"
+export FAKE_PJRT_SLOW_MS=20
+for signal in TERM INT; do
+    begin "ahead-$signal" plugin="$fake"
+    kill -$signal $pid
+    [ $signal = TERM ] && ended 75 SIGTERM || ended 130 Ctrl-C
+    continues "ahead-$signal"
+done
+begin ahead-usr1 plugin="$fake"
+kill -USR1 $pid
+wait_for 60 grep -q 'saved checkpoint .*/[1-9]' "$out" || fail 'SIGUSR1 saves nothing' "$(show)"
+kill -TERM $pid
+ended 75 SIGTERM
+continues ahead-usr1
+unset FAKE_PJRT_SLOW_MS
+
 # A stop that is asked for without checkpoints still stops, and says that nothing is kept.
 begin unsaved enable_checkpointing=false
 kill -INT $pid
