@@ -123,6 +123,14 @@ static void print_problem(const char *text)
     }
 }
 
+/* The row has said which plugin. */
+static const char *without_path(const ts_plugin_info *p)
+{
+    char begin[sizeof p->path + 16];
+    int n = snprintf(begin, sizeof begin, "the plugin %s: ", p->path);
+    return strncmp(p->problem, begin, (size_t)n) == 0 ? p->problem + n : p->problem;
+}
+
 static void print_row(const ts_plugin_info *p)
 {
     char text[120];
@@ -138,7 +146,7 @@ static void print_row(const ts_plugin_info *p)
     cell(or_dash(p->platform), 8);
     cell(text, 12);
     print_path(p->path);
-    if (p->status != TS_OK) print_problem(p->problem);
+    if (p->status != TS_OK) print_problem(without_path(p));
 }
 
 static void print_table(const ts_plugin_info *list, size_t n)
@@ -229,9 +237,9 @@ static void print_result(const ts_plugin_install_options *o, const ts_plugin_inf
                or_dash(p->device_kind), o->name);
     else if (strcmp(o->name, "tpu") == 0)
         printf("`tessera compile` can use it, ahead of time. No program can run on it here: %s\n",
-               p->problem);
+               without_path(p));
     else
-        printf("No program can run on it here: %s\n", p->problem);
+        printf("No program can run on it here: %s\n", without_path(p));
     if (o->folder && !is_searched(o->folder))
         printf("plugin=%s is looked for in the folders of TESSERA_PLUGIN_PATH; add %s\n", o->name,
                o->folder);

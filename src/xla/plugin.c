@@ -261,18 +261,10 @@ static ts_status not_found(const scan *s, const char *name, ts_error *err)
         ts_string_printf(&where, "%s%s%s", f ? ", " : "", s->folder[f],
                          ts_path_kind_of(s->folder[f]) == TS_PATH_NONE ? " (does not exist)" : "");
     const char *looked = where.length && !where.failed ? where.data : "no folder at all";
-    if (ts__plugin_kind(name))
-        TS_ERROR(
-            err, TS_NOT_FOUND,
-            "no %s plugin is installed; looked in %s. `tessera plugins install %s` brings one; "
-            "TESSERA_PLUGIN_PATH names other folders",
-            name, looked, name);
-    else
-        TS_ERROR(
-            err, TS_NOT_FOUND,
-            "no plugin is called \"%s\"; expected cpu, tpu, cuda, a folder of that name with a "
-            "plugin in it (looked in %s), or a path with a slash in it",
-            name, looked);
+    TS_ERROR(err, TS_NOT_FOUND,
+             "no %s plugin is installed; looked in %s. `tessera plugins install %s` brings one; "
+             "TESSERA_PLUGIN_PATH names other folders",
+             name, looked, name);
     ts_string_free(&where);
     return TS_NOT_FOUND;
 }
@@ -313,6 +305,12 @@ ts_status ts__plugin_find(const char *name, char *path, size_t n, ts_error *err)
 {
     scan s;
     if (strchr(name, '/')) return take_path(name, path, n, err);
+    if (!ts__plugin_kind(name))
+        return TS_ERROR(
+            err, TS_NOT_FOUND,
+            "no plugin is called \"%s\"; expected cpu, tpu, cuda or a path, with a slash "
+            "in it",
+            name);
     TS_TRY(scan_all(&s, err));
     const site *found = find_site(&s, name);
     ts_status status = found ? site_status(found, err) : not_found(&s, name, err);
@@ -326,7 +324,6 @@ ts_status ts__plugin_find(const char *name, char *path, size_t n, ts_error *err)
 /* Name by which find takes just this one, or "". */
 static const char *name_of(const scan *s, const site *x)
 {
-    if (find_site(s, x->name) == x) return x->name;
     return x->kind && find_site(s, x->kind->name) == x ? x->kind->name : "";
 }
 

@@ -44,8 +44,7 @@ TS_MUST_CHECK ts_status ts__plugin_record_measure(const char *folder, ts_plugin_
 TS_MUST_CHECK ts_status ts__plugin_record_check(const char *folder, const ts_plugin_record *r,
                                                 ts_error *err);
 
-/* name: "cpu", "tpu", "cuda", a folder's name where plugins live, or a path (it has a slash). NOT_FOUND says where
- * was looked and how to install it. */
+/* name: "cpu", "tpu", "cuda" or a path (it has a slash). NOT_FOUND says where was looked and how to install it. */
 TS_MUST_CHECK ts_status ts__plugin_find(const char *name, char *path, size_t n, ts_error *err);
 /* The folder that `install` writes to. */
 TS_MUST_CHECK ts_status ts__plugin_folder(const char *wanted, char *path, size_t n, ts_error *err);

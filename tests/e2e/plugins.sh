@@ -37,11 +37,11 @@ echo '{"name": "cpu"}' >"$work/plugins/bad/plugin.json"
 cp "$TESSERA" "$work/plugins/cpu/libpjrt_cpu.so" # ELF, and no plugin
 expect 0 plugins list
 says out '"package" is missing; expected a text;'
-says_like out '^bad  .*not usable.*plugins/bad/plugin.json$'
+says_like out '^– .*not usable.*plugins/bad/plugin.json$'
 says_like out '^cpu  .*not usable.*plugins/cpu/libpjrt_cpu.so$'
-says_like out '^odd  .*not usable'
+says_like out '^– .*not usable.*plugins/odd/libpjrt_cpu.so'
 expect 0 plugins list --json
-says_like out '^."name": "odd", "problem": "[^"]+'
+says_like out '^."name": null, "problem": "[^"]+odd/libpjrt_cpu.so'
 [ "$(grep -c '"usable": false' "$out")" = 3 ] || { fail 'three plugins are unusable'; show; }
 rm -r "$work/plugins"
 
