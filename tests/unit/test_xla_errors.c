@@ -320,6 +320,43 @@ static void where_a_program_belongs(void **unused)
     }
 }
 
+/* Not once a function but once a call: each of them fails, at every place it is made from. Either the error comes out with
+ * the plugin's words, or the scenario ends as if nothing had been. */
+static void every_call(void **unused)
+{
+    (void)unused;
+    static const char *const function[] = {
+#define FUNCTION(name) "PJRT_" #name,
+#include "fake/fake_functions.def"
+#undef FUNCTION
+    };
+    static const char *const platform[][2] = {{"", ""}, {"tpu", "TPU v6 lite"}};
+    int failed = 0, silent = 0;
+    for (size_t i = 0; i < sizeof function / sizeof *function; i++)
+        for (int k = 0; k < 2; k++)
+            for (int n = 1;; n++) {
+                char value[200];
+                ts_status status;
+                ts_error err;
+                fault_none();
+                fake_counts()->reset();
+                fault("PLATFORM", platform[k][0]);
+                fault("KIND", platform[k][1]);
+                snprintf(value, sizeof value, "%s@%d=13:no such luck", function[i], n);
+                fault("FAIL", value);
+                stage at = scenario(&status, &err);
+                fault_none();
+                if (at != NOWHERE && (status != TS_INTERNAL || !strstr(err.msg, "no such luck")))
+                    fail_msg("%s: %s, %s: %s", value, stage_name[at], ts_status_name(status),
+                             err.msg);
+                fake_nothing_left(value);
+                if (fake_counts()->calls(function[i]) < (uint64_t)n) break;
+                failed += at != NOWHERE;
+                silent += at == NOWHERE;
+            }
+    if (failed < 60 || silent < 20) fail_msg("%d calls failed, %d did in silence", failed, silent);
+}
+
 /* ---- tables with holes -------------------------------------------------------------------------- */
 
 /* A table without a function, or one that ends early: refused in a sentence that names what is missed, or the scenario
@@ -464,10 +501,10 @@ int main(void)
     const char *folder = getenv("TMPDIR");
     snprintf(file, sizeof file, "%s/test_xla_errors.%d", folder ? folder : "/tmp", (int)getpid());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_faults),           cmocka_unit_test(every_fault),
-        cmocka_unit_test(where_a_program_belongs),  cmocka_unit_test(every_slot_empty),
-        cmocka_unit_test(every_size_of_table),      cmocka_unit_test(every_allocation),
-        cmocka_unit_test(every_function_has_a_row),
+        cmocka_unit_test(without_faults),          cmocka_unit_test(every_fault),
+        cmocka_unit_test(where_a_program_belongs), cmocka_unit_test(every_call),
+        cmocka_unit_test(every_slot_empty),        cmocka_unit_test(every_size_of_table),
+        cmocka_unit_test(every_allocation),        cmocka_unit_test(every_function_has_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
