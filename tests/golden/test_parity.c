@@ -2,10 +2,10 @@
  * hidden states, logits, loss, every gradient, the losses of three AdamW steps.
  *
  * oneDNN takes its instruction set once a process, so every ISA of this machine is a run of this
- * program in a process of its own (`test_parity child …`): f32 with layers rolled and unrolled,
- * remat none and full, and bf16 within its own bounds. A model with one weight moved must fail. The
- * bounds of the report are checked here against the numbers that were promised, so that none is
- * widened.
+ * program in a process of its own (`test_parity child ENGINE MODEL`), and so is the xla engine with
+ * the CPU plugin: f32 with layers rolled and unrolled, remat none and full, and bf16 within its own
+ * bounds. A model with one weight moved must fail. The bounds of the report are checked here against
+ * the numbers that were promised, so that none is widened, for one engine as for the other.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "ckpt/safetensors.h"
 #include "cpu/kernel.h"
+#include "xla/plugin.h"
 
 static const char *const models[] = {"tiny-llama3", "tiny-llama31"};
 enum { MODELS = sizeof models / sizeof *models };
@@ -102,8 +103,9 @@ static int compare(const char *folder, const char *reference, bool exact, const 
     return wrong;
 }
 
-/* All forms of one model with the ISA of this process. 0: all within bounds. */
-static int all_forms(const char *model)
+/* All forms of one model on an engine ("engine=cpu": with the ISA of this process). 0: all within
+ * bounds. */
+static int all_forms(const char *engine, const char *model)
 {
     static const char *const forms[][3] = {
         {"dtype=float32", "remat_policy=none", "scan_layers=true"},
@@ -115,11 +117,14 @@ static int all_forms(const char *model)
     };
     int wrong = 0;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const char *words[] = {"base.yml", forms[i][0], forms[i][1], forms[i][2], "threads=2"};
+        const char *words[] = {"base.yml",  forms[i][0], forms[i][1],
+                               forms[i][2], "threads=2", engine, "plugin=cpu"};
+        int n = strcmp(engine, "engine=xla") == 0 ? 7 : 6;
         int code =
-            compare(in_golden(model, ""), in_golden(model, "golden.safetensors"), i < 4, words, 5);
+            compare(in_golden(model, ""), in_golden(model, "golden.safetensors"), i < 4, words, n);
         if (code)
-            printf("%s %s %s %s: code %d\n", model, forms[i][0], forms[i][1], forms[i][2], code);
+            printf("%s %s %s %s %s: code %d\n", model, engine, forms[i][0], forms[i][1], forms[i][2],
+                   code);
         wrong |= code;
     }
     return wrong;
@@ -127,13 +132,14 @@ static int all_forms(const char *model)
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
-static int run_child(const char *isa, const char *model)
+/* isa: NULL where the engine has none. */
+static int run_child(const char *engine, const char *isa, const char *model)
 {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        setenv("TESSERA_ISA", isa, 1);
-        execl("/proc/self/exe", "test_parity", "child", model, (char *)NULL);
+        if (isa) setenv("TESSERA_ISA", isa, 1);
+        execl("/proc/self/exe", "test_parity", "child", engine, model, (char *)NULL);
         _exit(127);
     }
     int status = 0;
@@ -149,7 +155,7 @@ static void one_isa(ts_isa isa)
         skip();
     }
     for (int i = 0; i < MODELS; i++)
-        if (run_child(ts_isa_name(isa), models[i]) != 0)
+        if (run_child("engine=cpu", ts_isa_name(isa), models[i]) != 0)
             fail_msg("%s beyond its bounds with %s", models[i], ts_isa_name(isa));
 }
 
@@ -172,6 +178,21 @@ static void test_avx512_bf16(void **state)
 {
     (void)state;
     one_isa(TS_ISA_AVX512_BF16);
+}
+
+static void test_xla(void **state)
+{
+    char path[4096];
+    ts_error err = {0};
+    (void)state;
+    need_golden();
+    if (ts__plugin_find("cpu", path, sizeof path, &err) != TS_OK) {
+        printf("%s\n", err.msg);
+        skip();
+    }
+    for (int i = 0; i < MODELS; i++)
+        if (run_child("engine=xla", NULL, models[i]) != 0)
+            fail_msg("%s beyond its bounds on xla, plugin cpu", models[i]);
 }
 
 /* ---- a moved weight -------------------------------------------------------------------------- */
@@ -274,8 +295,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref),          cmocka_unit_test(test_avx2),
         cmocka_unit_test(test_avx512),       cmocka_unit_test(test_avx512_bf16),
-        cmocka_unit_test(test_moved_weight), cmocka_unit_test(test_unusable),
+        cmocka_unit_test(test_xla),          cmocka_unit_test(test_moved_weight),
+        cmocka_unit_test(test_unusable),
     };
-    if (argc == 3 && strcmp(argv[1], "child") == 0) return find_golden() ? all_forms(argv[2]) : 3;
+    if (argc == 4 && strcmp(argv[1], "child") == 0)
+        return find_golden() ? all_forms(argv[2], argv[3]) : 3;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

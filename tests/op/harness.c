@@ -202,9 +202,15 @@ ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat rem
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
-ts_engine *test_engine(const char *name, const char *isa, ts_error *err)
+ts_engine *test_engine(const char *name, const char *kind, ts_error *err)
 {
-    const ts_engine_options o = {sizeof o, .name = name, .devices = 1, .threads = 2, .isa = isa};
+    const bool xla = strcmp(name, "xla") == 0;
+    const ts_engine_options o = {.struct_size = sizeof o,
+                                 .name = name,
+                                 .devices = 1,
+                                 .threads = 2,
+                                 .isa = xla ? NULL : kind,
+                                 .plugin = xla ? kind : NULL};
     ts_engine *e = NULL;
     return ts_engine_open(&o, &e, err) == TS_OK ? e : NULL;
 }
@@ -252,6 +258,8 @@ static ts_status make_buffers(ts_engine *e, ts_value *const *values, int n, doub
     return TS_OK;
 }
 
+uint64_t test_executes, test_finished;
+
 ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
                        ts_error *err)
 {
@@ -265,6 +273,10 @@ ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, doubl
     TS_TRY_GOTO(make_buffers(e, top->result, top->n_result, NULL, results, err), done);
     TS_TRY_GOTO(ts_execute(x, args, results, err), done);
     TS_TRY_GOTO(ts_wait(x, err), done);
+    ts_exec_stats stats;
+    x->vtable->stats(x, &stats);
+    test_executes++;
+    test_finished += stats.executes;
     for (int i = 0; i < top->n_result && status == TS_OK; i++) {
         const ts_type *t = &top->result[i]->type;
         void *bytes = must(ts_type_bytes(t), 1);
@@ -486,6 +498,8 @@ static bool has_composite(const ts_region *r)
 static void check_graph(trial *t, ts_graph *g, double **in, double **want)
 {
     ts_error err = {0};
+    /* The xla engine lowers whatever it gets, and its compiler takes most of the time: one form. */
+    const bool once = strcmp(t->engine->vtable->name, "xla") == 0;
     if (ts_graph_verify(g, &err) != TS_OK) {
         complain(t, "the verifier refuses it", err.msg);
         return;
@@ -494,10 +508,10 @@ static void check_graph(trial *t, ts_graph *g, double **in, double **want)
     execute_and_judge(t, "as built", g, in, want);
     if (!pass(t, g, "after cse", ts_graph_cse) || !pass(t, g, "after dce", ts_graph_dce)) return;
     check_text(t, g);
-    if (t->c->grad > 0) execute_and_judge(t, "after cse and dce", g, in, want);
+    if (t->c->grad > 0 && !once) execute_and_judge(t, "after cse and dce", g, in, want);
     if (!has_composite(g->top) || !pass(t, g, "after lowering", lower_all)) return;
     check_text(t, g);
-    execute_and_judge(t, "lowered", g, in, want);
+    if (!once) execute_and_judge(t, "lowered", g, in, want);
 }
 
 unsigned test_case_dtypes(const test_case *c)

@@ -6,7 +6,8 @@
  * The case runs for every dtype that the op claims (X is the dtype under test), on an engine given
  * by name. Forward is compared with the double-precision interpreter; the gradient of L = Σ out·r,
  * r fixed and random, with central differences of that interpreter; a composite also by its
- * lowering. Every graph is printed, parsed and printed again, and verified after every pass.
+ * lowering (the xla engine runs nothing else). Every graph is printed, parsed and printed again, and
+ * verified after every pass.
  *
  * Errors are relative to the largest value of the tensor. `fwd` and `grad` bound them in f32. In
  * bf16 the operands are rounded first, so a result differs by its own rounding (2⁻⁹) and, where an
@@ -102,11 +103,14 @@ ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat rem
 /* Runs g on e: arrays of doubles in, arrays of doubles out. */
 ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
                        ts_error *err);
+/* Executes that test_execute made without an error, and those that the engine says its device
+ * finished (ts_exec_stats): an engine that ran them elsewhere would not count them. */
+extern uint64_t test_executes, test_finished;
 /* The largest |got − want| over the largest |want| (at least floor); infinite where NaN or
  * infinities differ; for integers 0 or infinite. *at gets the element. */
 double test_error(const ts_type *t, const double *got, const double *want, double floor,
                   int64_t *at);
-/* An engine by name and (cpu) isa, with two threads. */
-ts_engine *test_engine(const char *name, const char *isa, ts_error *err);
+/* An engine by name and its kind, with two threads: the isa of cpu, the plugin of xla. */
+ts_engine *test_engine(const char *name, const char *kind, ts_error *err);
 
 #endif

@@ -1,9 +1,10 @@
 /* tests/op/test_ops.c – the op table on every engine and instruction set this machine has.
  *
  * Which instructions oneDNN may use is fixed at its first call, so each set runs in a process of
- * its own: without TESSERA_ISA this program starts itself once for each; with it, it runs the
- * table. A new engine is a name in `targets`. TESSERA_CASE=word runs only the cases whose text
- * contains it.
+ * its own: without arguments this program starts itself once for each row of `targets`, as
+ * `test_ops ENGINE KIND`. The kind of xla is a plugin, which must have run every execute itself: its
+ * count is compared. TESSERA_CASE=word runs only the cases whose text contains it. Under sanitizers
+ * (TESSERA_SLOW) xla runs every fourth line, because its compiler takes most of the time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,10 +24,17 @@
 #include "eval_f64.h"
 #include "grad/grad_internal.h"
 #include "harness.h"
+#include "xla/plugin.h"
 
 static const struct {
-    const char *engine, *isa;
-} targets[] = {{"cpu", "ref"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cpu", "avx512_bf16"}};
+    const char *name, *engine, *kind;
+} targets[] = {
+    {"ref", "cpu", "ref"},
+    {"avx2", "cpu", "avx2"},
+    {"avx512", "cpu", "avx512"},
+    {"avx512_bf16", "cpu", "avx512_bf16"},
+    {"xla_cpu", "xla", "cpu"},
+};
 
 /* ---- the table on one target ----------------------------------------------------------------- */
 
@@ -34,9 +43,10 @@ static ts_engine *engine;
 static void every_case(void **state)
 {
     const char *only = getenv("TESSERA_CASE");
+    const bool few = getenv("TESSERA_SLOW") && strcmp(engine->vtable->name, "xla") == 0;
     int failures = 0, runs = 0;
     (void)state;
-    for (int i = 0; i < test_case_count; i++) {
+    for (int i = 0; i < test_case_count; i += few ? 4 : 1) {
         const test_case *c = &test_cases[i];
         if (only && !strstr(c->text, only)) continue;
         for (int t = 0; t < TS_DTYPES; t++) {
@@ -45,8 +55,11 @@ static void every_case(void **state)
             runs++;
         }
     }
-    printf("%d lines, %d runs, %d failures\n", test_case_count, runs, failures);
+    printf("%d lines, %d runs, %d failures; %" PRIu64 " executes, %" PRIu64 " by the engine's count\n",
+           test_case_count, runs, failures, test_executes, test_finished);
     assert_int_equal(failures, 0);
+    assert_true(test_executes >= (uint64_t)runs);
+    assert_int_equal(test_finished, test_executes);
 }
 
 /* The harness must see a wrong value, a wrong infinity, and a case whose expectation is not met. */
@@ -156,10 +169,10 @@ static void collectives_need_their_devices(void **state)
     }
 }
 
-static int run_table(const char *name, const char *isa)
+static int run_table(const char *name, const char *kind)
 {
     ts_error err = {0};
-    engine = test_engine(name, isa, &err);
+    engine = test_engine(name, kind, &err);
     if (!engine) {
         printf("the engine does not open: %s\n", err.msg);
         return 1;
@@ -171,7 +184,7 @@ static int run_table(const char *name, const char *isa)
         cmocka_unit_test(collectives_need_their_devices),
         cmocka_unit_test(every_case),
     };
-    const int failed = cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name(kind, tests, NULL, NULL);
     ts_engine_close(engine);
     return failed;
 }
@@ -253,17 +266,28 @@ static void every_differentiable_op_has_a_gradient_line(void **state)
 
 /* ---- one process a target -------------------------------------------------------------------- */
 
+/* Why this target cannot run here; NULL: it can. */
+static const char *missing(size_t i)
+{
+    static ts_error err;
+    char path[4096];
+    for (int isa = 0; isa < TS_ISAS; isa++)
+        if (strcmp(ts_isa_name((ts_isa)isa), targets[i].kind) == 0 && isa > (int)ts_isa_detect())
+            return "this machine lacks the instructions";
+    if (strcmp(targets[i].engine, "xla") != 0) return NULL;
+    return ts__plugin_find(targets[i].kind, path, sizeof path, &err) == TS_OK ? NULL : err.msg;
+}
+
 static void target_passes(void **state)
 {
     const size_t i = (size_t)(uintptr_t)*state;
+    const char *why = missing(i);
     char path[4096];
     int status = 0;
-    for (int isa = 0; isa < TS_ISAS; isa++)
-        if (strcmp(ts_isa_name((ts_isa)isa), targets[i].isa) == 0 && isa > (int)ts_isa_detect()) {
-            printf("SKIP %s %s: this machine lacks the instructions\n", targets[i].engine,
-                   targets[i].isa);
-            skip();
-        }
+    if (why) {
+        printf("SKIP %s %s: %s\n", targets[i].engine, targets[i].kind, why);
+        skip();
+    }
     const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
     assert_true(n > 0);
     path[n] = 0;
@@ -271,8 +295,7 @@ static void target_passes(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        setenv("TESSERA_ISA", targets[i].isa, 1);
-        execl(path, path, targets[i].engine, (char *)NULL);
+        execl(path, path, targets[i].engine, targets[i].kind, (char *)NULL);
         _exit(127);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -283,15 +306,16 @@ static void target_passes(void **state)
 int main(int argc, char **argv)
 {
     enum { N = sizeof targets / sizeof targets[0] };
-    const char *isa = getenv("TESSERA_ISA");
     struct CMUnitTest tests[N + 3] = {
         cmocka_unit_test(threefry_is_the_published_one),
         cmocka_unit_test(every_op_and_dtype_has_a_line),
         cmocka_unit_test(every_differentiable_op_has_a_gradient_line),
     };
-    if (isa) return run_table(argc > 1 ? argv[1] : "cpu", isa) != 0;
+    if (argc == 3) return run_table(argv[1], argv[2]) != 0;
+    const char *isa = getenv("TESSERA_ISA"); /* this instruction set alone */
+    if (isa) return run_table("cpu", isa) != 0;
     for (size_t i = 0; i < N; i++)
         tests[3 + i] =
-            (struct CMUnitTest){targets[i].isa, target_passes, NULL, NULL, (void *)(uintptr_t)i};
+            (struct CMUnitTest){targets[i].name, target_passes, NULL, NULL, (void *)(uintptr_t)i};
     return cmocka_run_group_tests_name("op table", tests, NULL, NULL);
 }

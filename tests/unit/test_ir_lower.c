@@ -115,7 +115,8 @@ static void test_chunks(void **state)
 static ts_graph *attention(ts_dtype dtype, int64_t S, int64_t K, bool causal, int64_t window)
 {
     ts_builder *b = ts_builder_new("attention");
-    ts_dim B = {"batch", 1}, s = {"sequence", S}, k = {"kv_heads", K}, G = {"heads", 2}, D = {NULL, 8};
+    ts_dim B = {"batch", 1}, s = {"sequence", S}, k = {"kv_heads", K}, G = {"heads", 2},
+           D = {NULL, 8};
     ts_value *in[6] = {ts_input(b, "q", dtype, TS_DIMS(B, s, k, G, D)),
                        ts_input(b, "k", dtype, TS_DIMS(B, s, k, D)),
                        ts_input(b, "v", dtype, TS_DIMS(B, s, k, D))};
