@@ -320,8 +320,8 @@ static void where_a_program_belongs(void **unused)
     }
 }
 
-/* Not once a function but once a call: each of them fails, at every place it is made from. Either the error comes out with
- * the plugin's words, or the scenario ends as if nothing had been. */
+/* Not once a function but once a call: each of them fails, at every place it is made from. Either the error comes
+ * out with the plugin's words, or the scenario ends as if nothing had been. */
 static void every_call(void **unused)
 {
     (void)unused;
