@@ -107,5 +107,5 @@ fake=$work/book.txt
 no_plugin 4 "the plugin $fake cannot be loaded: $fake: invalid ELF header"
 fake=$work/nowhere.so
 fault -- none
-code_is 2 $got 'a plugin that is not there' && says err "plugin=$fake   $fake does not exist"
+code_is 2 $got 'a plugin that is not there' && says err "$fake does not exist"
 finish
