@@ -78,6 +78,39 @@ goes_on fetch 0
 fault FAKE_PJRT_FAIL='PJRT_Client_Compile=2:3:14:error:no_such_op' -- compile
 code_is 1 $got 'a program that does not compile' && says err 'tessera train: compiling the graph train_step: 3:14:error:no_such_op'
 
+# ---- a list with all kinds of them -------------------------------------------------------------------
+mkdir -p "$work/plugins/cpu" "$work/plugins/cuda" "$work/plugins/tpu"
+cp "$fake" "$work/plugins/cpu/pjrt_c_api_cpu_plugin.so"
+cp "$build/tests/fake/libno_api.so" "$work/plugins/cuda/xla_cuda_plugin.so"
+cp "$build/tests/fake/libneeds_gone.so" "$work/plugins/tpu/libtpu.so"
+# listed USABLE WORDS NAME=VALUE…: three plugins, so many of them usable, these words about the others.
+listed() {
+    usable=$1 words=$2
+    shift 2
+    env -u VIRTUAL_ENV HOME="$work" XDG_DATA_HOME= TESSERA_PLUGIN_PATH="$work/plugins" "$@" "$TESSERA" plugins list --json >"$out" 2>"$err" </dev/null
+    code_is 0 $? "plugins list with $*" && says out "$words"
+    [ "$(grep -c '"name"' "$out")" = 3 ] || fail "plugins list with $*: not three" "$(show)"
+    [ "$(grep -c '"usable": true' "$out")" = "$usable" ] || fail "plugins list with $*: not $usable usable" "$(show)"
+}
+listed 1 'xla_cuda_plugin.so has no function GetPjrtApi, so it is not a PJRT plugin'
+listed 1 'libtpu.so needs the library libgone.so, which is not on this machine' FAKE_PJRT_API=0.117
+listed 0 'was ended by SIGABRT: F0000 fake plugin: check failed in PJRT_Client_Create' FAKE_PJRT_ABORT=PJRT_Client_Create
+listed 0 'exited with code 3' FAKE_PJRT_EXIT=PJRT_Plugin_Initialize
+
+# ---- a step that was compiled before -----------------------------------------------------------------
+# compile.sh has what a file may differ in; here the plugin is another, or refuses it.
+export FAKE_PJRT_PLATFORM=cpu
+kept="compiled_trainstep_file=$work/step"
+expect 0 compile base.yml $tiny run_name=kept $text plugin="$fake" compile_topology=cpu:1 "$kept"
+fault FAKE_PJRT_LOG="$work/calls.kept" -- kept $text "$kept"
+code_is 0 $got 'a compiled step' && cmp -s "$(shard_of fake 8)" "$(shard_of kept 8)" || fail 'a compiled step does something else'
+grep -q '^PJRT_Executable_DeserializeAndLoad$' "$work/calls.kept" || fail 'the compiled step was not loaded'
+fault FAKE_PJRT_VERSION=2.0 -- other $text "$kept"
+code_is 2 $got 'a step compiled by another version' && says err "$work/step was compiled for another plugin"
+fault FAKE_PJRT_FAIL=PJRT_Executable_DeserializeAndLoad=13:stale -- other $text "$kept"
+code_is 1 $got 'a compiled step that the plugin refuses' && says err "loading the compiled program $work/step: stale"
+unset FAKE_PJRT_PLATFORM
+
 # ---- a plugin that is none -------------------------------------------------------------------------
 # no_plugin CODE WORDS NAME=VALUE…: one sentence, the code, nothing written.
 no_plugin() {
