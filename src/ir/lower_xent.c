@@ -1,7 +1,7 @@
 /* ir/lower_xent.c – cross-entropy of logits x·wᵀ and its gradient in primitives.
  *
- * With a chunk that divides the tokens, a repeat over chunks holds the logits of one chunk only and
- * adds up dw; otherwise one piece. A label outside [0, V) is ignored: its loss is 0 and sends no
+ * With a chunk that divides the tokens, asked for or chosen because the logits are many, a repeat over
+ * chunks holds the logits of one chunk only and adds up dw; otherwise one piece. A label outside [0, V) is ignored: its loss is 0 and sends no
  * gradient, but its log-sum-exp is that of its logits. The label's logit is picked by comparing
  * with an iota, which a vocabulary split over devices can do locally.
  */
@@ -68,10 +68,22 @@ static void backward(ts_builder *b, ts_value *const *in, double cap, ts_value **
     out[1] = ts_dot(b, g, in[X], &to_w, TS_F32);
 }
 
+/* Where no chunk is asked for: none while all logits take little, else the largest part of the tokens up to
+ * MOST_TOKENS that divides them. Much smaller parts would read w too often. */
+static int64_t default_chunk(int64_t T, int64_t V)
+{
+    enum { LEAST_TOKENS = 128, MOST_TOKENS = 1024, FEW_LOGITS = 1 << 26 };
+    if (T <= MOST_TOKENS || V < 1 || T <= FEW_LOGITS / V) return T;
+    for (int64_t c = MOST_TOKENS; c >= LEAST_TOKENS; c--)
+        if (T % c == 0) return c;
+    return T;
+}
+
 /* How many chunks, or 1. */
 static int64_t chunks(const ts_node *n)
 {
     int64_t T = n->in[X]->type.dim[0].size, chunk = n->attr.xent.chunk;
+    if (chunk == 0) chunk = default_chunk(T, n->in[W]->type.dim[0].size);
     return chunk > 0 && chunk < T && T % chunk == 0 ? T / chunk : 1;
 }
 
