@@ -31,6 +31,17 @@ static void describe(PJRT_DeviceDescription *d, int id, int host)
                                         .value_size = 1};
 }
 
+static bool reversed(void)
+{
+    const char *order = getenv("FAKE_PJRT_ORDER");
+    return order && strcmp(order, "reversed") == 0;
+}
+
+static int first_id(void)
+{
+    return reversed() ? 100000 : 0;
+}
+
 /* ---- topologies --------------------------------------------------------------------------------- */
 
 static void topology_free(PJRT_TopologyDescription *t)
@@ -56,7 +67,7 @@ PJRT_Error *fake_topology_make(const char *name, const int64_t grid[3],
         PJRT_DeviceDescription *d = &t->description[i];
         int64_t x = i / grid[1] % grid[0], y = i % grid[1], z = i / (grid[0] * grid[1]);
         d->coords[0] = x, d->coords[1] = y, d->coords[2] = z;
-        describe(d, (int)i, (int)(z * (hosts / grid[2]) + x / 2 * hosts_y + y / 2));
+        describe(d, first_id() + (int)i, (int)(z * (hosts / grid[2]) + x / 2 * hosts_y + y / 2));
     }
     for (int64_t h = 0; h < hosts; h++)
         for (int64_t i = 0; i < n; i++)
@@ -193,8 +204,6 @@ static void client_free(PJRT_Client *c)
 PJRT_Error *fake_Client_Create(PJRT_Client_Create_Args *a)
 {
     int64_t n, grid[3] = {1, 1, 1};
-    const char *order = getenv("FAKE_PJRT_ORDER");
-    bool reversed = order && strcmp(order, "reversed") == 0;
     PJRT_Error *e = device_count(a, &n);
     if (e) return e;
     PJRT_Client *c = ts_alloc_zero(sizeof *c);
@@ -214,12 +223,12 @@ PJRT_Error *fake_Client_Create(PJRT_Client_Create_Args *a)
     c->topology->of_client = true;
     for (int i = 0; i < c->n; i++) {
         PJRT_Device *d = &c->device[i];
-        describe(&d->description, reversed ? 100000 + i : i, 0);
+        describe(&d->description, first_id() + i, 0);
         d->description.coords[0] = i;
         d->client = c;
         d->local = i;
         c->all[i] = d;
-        c->addressable[reversed ? c->n - 1 - i : i] = d;
+        c->addressable[reversed() ? c->n - 1 - i : i] = d;
     }
     fake_born("client");
     a->client = c;

@@ -18,7 +18,8 @@
  *   FAKE_PJRT_NO_GRAPH=1        does not ask for the graph's text (and so can compile nothing)
  *   FAKE_PJRT_NO_PROFILER=1     no profiler extension
  *   FAKE_PJRT_DEVICES=8         devices of a client; else its option cpu_device_count; else 1
- *   FAKE_PJRT_ORDER=reversed    addressable devices from the last to the first; ids 100000, 100001, …
+ *   FAKE_PJRT_ORDER=reversed    addressable devices from the last to the first; ids 100000, 100001, …, of
+ *                               topologies as well
  *   FAKE_PJRT_ODD=what          of a compiled program: "assignment": reported reversed, "garbage": as none;
  *                               "outputs": one more; "few", "twice", "strange": its addressable devices
  *   FAKE_PJRT_TOPOLOGY=3        a topology has 3 devices, whatever its name says

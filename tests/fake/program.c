@@ -169,11 +169,15 @@ PJRT_Error *fake_Compile(PJRT_Compile_Args *a)
 {
     fake_program *p;
     PJRT_Error *e = compile(NULL, a->program, a->compile_options, a->compile_options_size, &p);
-    if (!e && p->replicas > a->topology->n) {
-        e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "%d replicas on the %d devices of %s",
-                       p->replicas, a->topology->n, a->topology->name);
-        fake_program_drop(p);
+    for (int i = 0; !e && i < p->replicas; i++) {
+        bool known = false;
+        for (int k = 0; k < a->topology->n; k++)
+            known |= a->topology->description[k].id == p->device_id[i];
+        if (!known)
+            e = fake_error(PJRT_Error_Code_INVALID_ARGUMENT, "replica %d: %s has no device %d", i,
+                           a->topology->name, p->device_id[i]);
     }
+    if (e) fake_program_drop(p);
     if (!e) a->executable = executable_of(p);
     return e;
 }

@@ -163,10 +163,12 @@ static void without_faults(void **unused)
         const char *name;
         int devices;
     } topology[] = {{"v6e:4x4", 16}, {"tpu7x:2x2x2", 16}, {"v5p:2x2x1", 4}, {"cpu:2", 2}};
-    for (size_t i = 0; i < sizeof topology / sizeof *topology; i++) {
+    for (size_t k = 0; k < 2 * sizeof topology / sizeof *topology; k++) {
+        size_t i = k / 2;
         ts_aot_report out;
         ts_error err;
         fault_none();
+        fault("ORDER", k % 2 ? "reversed" : ""); /* other ids */
         if (compile(topology[i].name, topology[i].devices, 0, &out, &err) != TS_OK)
             fail_msg("%s: %s", topology[i].name, err.msg);
         assert_true(out.fits);
