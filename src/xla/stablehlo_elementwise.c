@@ -70,7 +70,16 @@ ts_shlo_value ts__shlo_splat(ts_shlo *e, double value, const ts_type *t)
 ts_shlo_value ts__shlo_scalar(ts_shlo *e, double value, ts_dtype t)
 {
     const ts_type type = ts_type_make(t, NULL, 0);
-    return ts__shlo_splat(e, value, &type);
+    ts_shlo_scalars *s = &e->scalars;
+    for (int i = 0; i < s->n; i++)
+        if (s->at[i].v.type.dtype == t && memcmp(&s->at[i].value, &value, sizeof value) == 0)
+            return s->at[i].v;
+    ts_shlo_value v = ts__shlo_splat(e, value, &type);
+    if (s->n < (int)(sizeof s->at / sizeof s->at[0])) {
+        s->at[s->n].value = value;
+        s->at[s->n++].v = v;
+    }
+    return v;
 }
 
 void ts__stablehlo_constant(ts_shlo *e, const ts_node *n)

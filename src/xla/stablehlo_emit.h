@@ -15,6 +15,15 @@ typedef struct ts_shlo_value {
     ts_type type;
 } ts_shlo_value;
 
+/* Scalar constants of the region that is being written, so that each is written once there. */
+typedef struct ts_shlo_scalars {
+    int n;
+    struct {
+        double value;
+        ts_shlo_value v;
+    } at[8];
+} ts_shlo_scalars;
+
 typedef struct ts_shlo_locs ts_shlo_locs; /* the locations met so far (stablehlo_text.c) */
 
 typedef struct ts_shlo {
@@ -28,6 +37,7 @@ typedef struct ts_shlo {
     const char *scope;    /* the scope that was announced last */
     int loc;              /* of `at` */
     ts_shlo_locs *locs;
+    ts_shlo_scalars scalars;
     ts_status status;
     ts_error *err;
 } ts_shlo;

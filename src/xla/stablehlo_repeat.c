@@ -88,6 +88,7 @@ static void put_head(ts_shlo *e, const ts_node *n, loop *l)
     put_types(e, l);
     ts__shlo_put(e, " cond {\n");
     e->depth++;
+    e->scalars.n = 0;
     ts_shlo_value times = ts__shlo_scalar(e, (double)n->attr.repeat.n, TS_I32);
     ts_shlo_value more = ts__shlo_compare(e, "LT", l->arg[0], times);
     ts__shlo_put(e, "$>stablehlo.return $v : $t\n", &more, &pred);
@@ -99,6 +100,7 @@ static void put_body(ts_shlo *e, const ts_node *n, loop *l)
 {
     const ts_region *body = n->body;
     ts_shlo_value at = l->arg[0];
+    e->scalars.n = 0;
     if (n->attr.repeat.reverse) {
         ts_shlo_value last = ts__shlo_scalar(e, (double)(n->attr.repeat.n - 1), TS_I32);
         at = ts__shlo_binary(e, "subtract", last, at);
@@ -139,6 +141,7 @@ static void put_body(ts_shlo *e, const ts_node *n, loop *l)
 static void put_loop(ts_shlo *e, const ts_node *n, loop *l)
 {
     initial_values(e, n, l);
+    const ts_shlo_scalars outside = e->scalars;
     put_head(e, n, l);
     e->depth++;
     put_body(e, n, l);
@@ -148,6 +151,7 @@ static void put_loop(ts_shlo *e, const ts_node *n, loop *l)
     ts__shlo_put(e, " : ");
     put_types(e, l);
     e->depth--;
+    e->scalars = outside;
     ts__shlo_put(e, "$n}");
     ts__shlo_end(e);
     for (int i = 0; i < n->n_out; i++)
