@@ -1,9 +1,10 @@
 /* ir/lower_xent.c – cross-entropy of logits x·wᵀ and its gradient in primitives.
  *
  * With a chunk that divides the tokens, asked for or chosen because the logits are many, a repeat over
- * chunks holds the logits of one chunk only and adds up dw; otherwise one piece. A label outside [0, V) is ignored: its loss is 0 and sends no
- * gradient, but its log-sum-exp is that of its logits. The label's logit is picked by comparing
- * with an iota, which a vocabulary split over devices can do locally.
+ * chunks holds the logits of one chunk only and adds up dw; otherwise one piece. A label outside [0, V)
+ * is ignored: its loss is 0 and sends no gradient, but its log-sum-exp is that of its logits. The
+ * label's logit is picked by comparing with an iota, which a vocabulary split over devices can do
+ * locally.
  */
 #include "ir/lower.h"
 
