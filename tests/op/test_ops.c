@@ -3,7 +3,8 @@
  * Which instructions oneDNN may use is fixed at its first call, so each set runs in a process of
  * its own: without arguments this program starts itself once for each row of `targets`, as
  * `test_ops ENGINE KIND`. The kind of xla is a plugin, which must have run every execute itself: its
- * count is compared. TESSERA_CASE=word runs only the cases whose text contains it. Under sanitizers
+ * count is compared. Its compiler takes minutes, so two processes take half of the lines each
+ * (`test_ops ENGINE KIND PART PARTS`). TESSERA_CASE=word runs only the cases whose text contains it. Under sanitizers
  * (TESSERA_SLOW) xla runs every fourth line, because its compiler takes most of the time.
  */
 #include <setjmp.h>
@@ -36,9 +37,12 @@ static const struct {
     {"xla_cpu", "xla", "cpu"},
 };
 
+enum { MOST_PARTS = 2 };
+
 /* ---- the table on one target ----------------------------------------------------------------- */
 
 static ts_engine *engine;
+static int part, parts = 1; /* this process takes lines part, part + parts, … */
 
 static void every_case(void **state)
 {
@@ -46,7 +50,7 @@ static void every_case(void **state)
     const bool few = getenv("TESSERA_SLOW") && strcmp(engine->vtable->name, "xla") == 0;
     int failures = 0, runs = 0;
     (void)state;
-    for (int i = 0; i < test_case_count; i += few ? 4 : 1) {
+    for (int i = part; i < test_case_count; i += few ? 4 * parts : parts) {
         const test_case *c = &test_cases[i];
         if (only && !strstr(c->text, only)) continue;
         for (int t = 0; t < TS_DTYPES; t++) {
@@ -278,12 +282,27 @@ static const char *missing(size_t i)
     return ts__plugin_find(targets[i].kind, path, sizeof path, &err) == TS_OK ? NULL : err.msg;
 }
 
+/* One part of target i; what it prints goes to log, because two at once would mix their lines. */
+static pid_t start(const char *path, size_t i, int k, int count, FILE *log)
+{
+    char first[16], second[16];
+    snprintf(first, sizeof first, "%d", k);
+    snprintf(second, sizeof second, "%d", count);
+    fflush(stdout);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child > 0) return child;
+    if (dup2(fileno(log), 1) < 0 || dup2(fileno(log), 2) < 0) _exit(127);
+    execl(path, path, targets[i].engine, targets[i].kind, first, second, (char *)NULL);
+    _exit(127);
+}
+
 static void target_passes(void **state)
 {
     const size_t i = (size_t)(uintptr_t)*state;
     const char *why = missing(i);
     char path[4096];
-    int status = 0;
+    int status = 0, failed = 0;
     if (why) {
         printf("SKIP %s %s: %s\n", targets[i].engine, targets[i].kind, why);
         skip();
@@ -291,16 +310,21 @@ static void target_passes(void **state)
     const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
     assert_true(n > 0);
     path[n] = 0;
-    fflush(stdout);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        execl(path, path, targets[i].engine, targets[i].kind, (char *)NULL);
-        _exit(127);
+    const int count = strcmp(targets[i].engine, "xla") == 0 ? MOST_PARTS : 1;
+    pid_t child[MOST_PARTS];
+    FILE *log[MOST_PARTS];
+    for (int k = 0; k < count; k++) {
+        assert_non_null(log[k] = tmpfile());
+        child[k] = start(path, i, k, count, log[k]);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    for (int k = 0; k < count; k++) {
+        assert_int_equal(waitpid(child[k], &status, 0), child[k]);
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        rewind(log[k]);
+        for (int c; (c = getc(log[k])) != EOF;) putchar(c);
+        fclose(log[k]);
+    }
+    assert_int_equal(failed, 0);
 }
 
 int main(int argc, char **argv)
@@ -311,7 +335,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_op_and_dtype_has_a_line),
         cmocka_unit_test(every_differentiable_op_has_a_gradient_line),
     };
-    if (argc == 3) return run_table(argv[1], argv[2]) != 0;
+    if (argc == 5) {
+        part = atoi(argv[3]);
+        parts = atoi(argv[4]);
+    }
+    if (argc == 3 || (argc == 5 && part >= 0 && parts > part))
+        return run_table(argv[1], argv[2]) != 0;
     const char *isa = getenv("TESSERA_ISA"); /* this instruction set alone */
     if (isa) return run_table("cpu", isa) != 0;
     for (size_t i = 0; i < N; i++)
