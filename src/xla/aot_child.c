@@ -27,6 +27,7 @@ typedef struct compiler {
     ts_string program;
     PJRT_Executable *executable;
     const char *bytes; /* serialized; NULL: not wanted */
+    char platform[64];
     ts_aot_answer answer;
 } compiler;
 
@@ -73,15 +74,14 @@ static ts_status name_platform(compiler *c, ts_error *err)
 {
     PJRT_ARGS(PJRT_TopologyDescription_PlatformName_Args, n);
     PJRT_ARGS(PJRT_TopologyDescription_PlatformVersion_Args, v);
-    char platform[64];
     n.topology = v.topology = c->topology;
     TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_TopologyDescription_PlatformName(&n),
                           "asking for the platform", err));
     TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_TopologyDescription_PlatformVersion(&v),
                           "asking for its version", err));
-    copy(platform, sizeof platform, n.platform_name, n.platform_name_size);
+    copy(c->platform, sizeof c->platform, n.platform_name, n.platform_name_size);
     copy(c->answer.version, sizeof c->answer.version, v.platform_version, v.platform_version_size);
-    snprintf(c->answer.key.plugin, sizeof c->answer.key.plugin, "%s %.560s", platform,
+    snprintf(c->answer.key.plugin, sizeof c->answer.key.plugin, "%s %.560s", c->platform,
              c->answer.version);
     return TS_OK;
 }
@@ -131,7 +131,6 @@ static ts_status open_topology(compiler *c, ts_error *err)
 static ts_status open_client(compiler *c, ts_error *err)
 {
     PJRT_Device *const *device;
-    char platform[64];
     size_t n;
     TS_TRY(ts__pjrt_client_new(c->pjrt, c->job->topology->devices, &c->client, err));
     TS_TRY(ts__pjrt_devices(c->pjrt, c->client, &device, &n, err));
@@ -139,9 +138,9 @@ static ts_status open_client(compiler *c, ts_error *err)
     for (size_t i = 0; i < n; i++)
         TS_TRY(ts__pjrt_device_describe(c->pjrt, device[i], &c->id[i], c->answer.kind,
                                         sizeof c->answer.kind, err));
-    TS_TRY(ts__pjrt_platform(c->pjrt, c->client, platform, sizeof platform, c->answer.version,
+    TS_TRY(ts__pjrt_platform(c->pjrt, c->client, c->platform, sizeof c->platform, c->answer.version,
                              sizeof c->answer.version, err));
-    snprintf(c->answer.key.plugin, sizeof c->answer.key.plugin, "%s %.560s", platform,
+    snprintf(c->answer.key.plugin, sizeof c->answer.key.plugin, "%s %.560s", c->platform,
              c->answer.version);
     return TS_OK;
 }
@@ -176,15 +175,18 @@ static ts_status write_options(const compiler *c, bool dump, ts_string *options,
 {
     const ts_aot_job *job = c->job;
     char text[4200];
-    const char **flag = ts_alloc(((size_t)job->n_flag + 1) * sizeof *flag);
+    const char **flag = ts_alloc(((size_t)job->n_flag + 2) * sizeof *flag);
+    const char *own = ts__compile_flag_of(c->platform);
+    int n = 0;
     if (!flag) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for compile options");
-    for (int i = 0; i < job->n_flag; i++) flag[i] = job->flag[i];
+    if (own) flag[n++] = own;
+    for (int i = 0; i < job->n_flag; i++) flag[n++] = job->flag[i];
     snprintf(text, sizeof text, "xla_dump_to=%s", c->folder);
-    flag[job->n_flag] = text;
+    if (dump) flag[n++] = text;
     ts_compile_options o = {.replicas = job->replicas,
                             .device_id = c->id,
                             .flag = flag,
-                            .n_flag = job->n_flag + dump};
+                            .n_flag = n};
     *options = ts_string_new(1 << 20);
     ts_status status = ts__compile_options_write(&o, options, err);
     ts_free(flag);

@@ -139,3 +139,10 @@ ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out,
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while writing compile options");
     return TS_OK;
 }
+
+/* libtpu 0.0.52 tiles products for 32 MiB of on-chip scratch by itself. With 16 a step of llama3.2-1b compiles in half
+ * the time, moves 5 % fewer bytes and needs no more memory (docs/engines.md). Other platforms refuse the flag. */
+const char *ts__compile_flag_of(const char *platform)
+{
+    return strcmp(platform, "tpu") == 0 ? "xla_tpu_scoped_vmem_limit_kib=16384" : NULL;
+}

@@ -291,10 +291,12 @@ static ts_status write_options(const ts_xla *e, const char *dump_to, ts_string *
                                ts_error *err)
 {
     char dump[4200];
-    const char **flag = ts_alloc_zero(((size_t)e->n_flag + 1) * sizeof *flag);
+    const char **flag = ts_alloc_zero(((size_t)e->n_flag + 2) * sizeof *flag);
+    const char *own = ts__compile_flag_of(e->platform);
     if (!flag) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for compile options");
     int n = 0;
-    for (; n < e->n_flag; n++) flag[n] = e->flag[n];
+    if (own) flag[n++] = own;
+    for (int i = 0; i < e->n_flag; i++) flag[n++] = e->flag[i];
     if (dump_to) {
         snprintf(dump, sizeof dump, "xla_dump_to=%s", dump_to);
         flag[n++] = dump;
