@@ -179,14 +179,13 @@ static ts_aot_buffer *insert(ts_aot_report *out, int64_t bytes)
 static bool live_line(const char *p, const char *end, const ts_graph *g, const ts_hlo *h,
                       ts_aot_report *out)
 {
-    int64_t index = -1, bytes = 0, total = 0;
+    int64_t index = -1, bytes = 0;
     while (p < end && *p == ' ') p++;
     const char *brace = memchr(p, '{', (size_t)(end - p));
     const char *colon = memmem(p, (size_t)(end - p), "}: ", 3);
     if (!brace || !colon || brace > colon) return false;
-    if (sscanf(colon, "}: %ld bytes (cumulative: %ld", &bytes, &total) != 2) return false;
+    if (sscanf(colon, "}: %ld bytes (cumulative", &bytes) != 1) return false;
     if (isdigit((unsigned char)brace[1])) index = strtoll(brace + 1, NULL, 10);
-    if (total > out->needed_bytes) out->needed_bytes = total;
     ts_aot_buffer *b = bytes > 0 ? insert(out, bytes) : NULL;
     if (!b) return true;
     ts_hlo_value v = {.parameter = -1};
@@ -201,6 +200,21 @@ static bool live_line(const char *p, const char *end, const ts_graph *g, const t
         snprintf(b->name, sizeof b->name, "XLA's %.*s", n < 180 ? (int)n : 180, p);
     snprintf(b->shape, sizeof b->shape, "%s", v.shape);
     return true;
+}
+
+/* "Total bytes: 148641734400 (…)": first of the device's memory. The message may count temporaries alone, and the
+ * list of what lives counts twice what shares its place. */
+static ts_status read_total(const char *folder, ts_aot_report *out, ts_error *err)
+{
+    static const char key[] = "Total bytes: ";
+    char *text;
+    size_t n;
+    TS_TRY(read_largest(folder, "after_optimizations-memory-usage-report.txt", &text, &n, err));
+    const char *p = text ? strstr(text, key) : NULL;
+    int64_t total = p ? strtoll(p + sizeof key - 1, NULL, 10) : 0;
+    if (total > out->capacity_bytes) out->needed_bytes = total;
+    ts_free(text);
+    return TS_OK;
 }
 
 /* "Live ranges at 41 (peak):" and the lines below. */
@@ -253,6 +267,7 @@ static ts_status read_buffers(const ts_aot_job *job, const char *folder, const t
     out->buffer = ts_alloc_zero((MAX_BUFFERS + 1) * sizeof *out->buffer);
     if (!out->buffer)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a report's buffers");
+    TS_TRY(read_total(folder, out, err));
     TS_TRY(read_live(job, folder, h, out, err));
     if (!out->n_buffer) largest_of_graph(job->graph->top, out);
     return TS_OK;
