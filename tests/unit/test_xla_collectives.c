@@ -1,7 +1,7 @@
-/* test_xla_collectives.c – collectives on a real plugin: eight devices as a mesh a=2, b=4, values checked.
+/* test_xla_collectives.c – collectives on a real plugin: eight devices as a mesh, values checked.
  *
- * Every collective over either axis, in f32, bf16 and i32, once at the top and once an iteration of a repeat, against
- * what the definition gives when it is written down device by device. Values are small whole numbers, so sums are
+ * Every collective over either axis of a=2, b=4, in f32, bf16 and i32, and over an axis in the middle of four; once
+ * at the top and once an iteration of a repeat, against what the definition gives when it is written down device by device. Values are small whole numbers, so sums are
  * exact in each dtype. Runs on the plugin "cpu" that is found (TESSERA_PLUGIN_PATH), or the one that
  * TESSERA_TEST_PLUGIN names; skipped where there is none.
  */
@@ -30,7 +30,12 @@ typedef struct axis {
     const char *name;
     int64_t n, stride; /* devices a step along it are `stride` apart */
 } axis;
-static const axis axes[2] = {{"a", 2, 4}, {"b", 4, 1}};
+typedef struct mesh {
+    axis axis[4];
+    int n;
+} mesh;
+static const mesh flat = {{{"a", 2, 4}, {"b", 4, 1}}, 2},
+                  deep = {{{"a", 2, 4}, {"one", 1, 4}, {"m", 2, 2}, {"b", 2, 1}}, 4};
 
 /* ---- what is expected ------------------------------------------------------------------------ */
 
@@ -82,7 +87,7 @@ static ts_value *apply(ts_builder *b, int k, const axis *a, ts_value *x)
 }
 
 /* Outputs: op by op at the top, of iteration 0; then op by op stacked over the iterations. */
-static ts_graph *program(const axis *a, ts_dtype dtype)
+static ts_graph *program(const mesh *m, const axis *a, ts_dtype dtype)
 {
     char name[40];
     ts_builder *b = ts_builder_new("collectives");
@@ -98,10 +103,10 @@ static ts_graph *program(const axis *a, ts_dtype dtype)
         ts_output(b, name, results[k], NULL);
     }
     ts_graph *g = finish(b);
-    g->n_axis = 2;
-    for (int i = 0; i < 2; i++) {
-        g->axis[i].name = axes[i].name;
-        g->axis[i].size = axes[i].n;
+    g->n_axis = m->n;
+    for (int i = 0; i < m->n; i++) {
+        g->axis[i].name = m->axis[i].name;
+        g->axis[i].size = m->axis[i].n;
     }
     return g;
 }
@@ -141,12 +146,12 @@ static void check(ts_buffer *b, int output, const axis *a, int64_t device)
     ts_free(got);
 }
 
-static void run(ts_engine *e, const axis *a, ts_dtype dtype)
+static void run(ts_engine *e, const mesh *m, const axis *a, ts_dtype dtype)
 {
     ts_executable *x;
     ts_buffer *in[DEVICES], *out[DEVICES * 2 * OPS];
     ts_exec_stats stats;
-    ts_graph *g = program(a, dtype);
+    ts_graph *g = program(m, a, dtype);
     OK(ts_compile(e, g, &x, &err));
     for (int d = 0; d < DEVICES; d++) {
         OK(ts_buffer_new(e, d, &g->top->arg[0]->type, &in[d], &err));
@@ -185,10 +190,12 @@ static void test_collectives(void **state)
     const ts_engine_options o = {sizeof o, .name = "xla", .devices = DEVICES, .plugin = plugin};
     OK(ts_engine_open(&o, &e, &err));
     for (int i = 0; i < 2; i++) {
-        run(e, &axes[i], TS_F32);
-        run(e, &axes[i], TS_BF16);
-        run(e, &axes[i], TS_I32);
+        run(e, &flat, &flat.axis[i], TS_F32);
+        run(e, &flat, &flat.axis[i], TS_BF16);
+        run(e, &flat, &flat.axis[i], TS_I32);
     }
+    run(e, &deep, &deep.axis[1], TS_F32); /* costs nothing, and is no error */
+    run(e, &deep, &deep.axis[2], TS_F32);
     ts_engine_close(e);
 }
 
