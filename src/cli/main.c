@@ -257,6 +257,7 @@ static void open_standard_streams(void)
 int main(int argc, char **argv)
 {
     open_standard_streams();
+    signal(SIGCHLD, SIG_DFL); /* a parent that ignores it would hide how our children end */
     signal(SIGXFSZ, SIG_IGN); /* the write that goes beyond the limit fails and is reported */
     wait_politely(argv);
     int code = run_words(argc, argv), failure = cli_flush();

@@ -28,7 +28,7 @@ static const char help[] =
     "  --quiet            only what goes wrong\n\n"
     "Plugins are looked for in the folders of TESSERA_PLUGIN_PATH, in ~/.local/share/tessera/plugins,\n"
     "and among the Python packages of $VIRTUAL_ENV. Downloads are pip's (python3 -m pip).\n\n"
-    "examples:\n"
+    "example:\n"
     "  tessera plugins install cpu\n"
     "  tessera plugins list\n"
     "  tessera train base.yml engine=xla plugin=cpu …\n\n"
@@ -258,6 +258,7 @@ static int install(ts_plugin_install_options *o, bool quiet)
         int code = cli_fail("plugins install", &err);
         return status == TS_CANCELLED && stopped_by ? 128 + stopped_by : code;
     }
+    if (stopped_by) return 128 + stopped_by; /* it is installed, and was not tried to the end */
     if (!quiet) print_result(o, &info);
     return 0;
 }

@@ -261,9 +261,12 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
         open_engine,    read_model,  open_data, make_batch,
         build_programs, open_folder, compile,   start};
     for (size_t i = 0; i < sizeof stage / sizeof *stage; i++) {
-        TS_TRY(stage[i](r, err));
-        TS_TRY(ts__run_obey(r, err));
+        ts_error why = {0};
+        ts_status status = stage[i](r, &why);
+        /* CANCELLED: a signal ended the trial of a plugin, and the caller has it by now. */
+        if (status == TS_OK || status == TS_CANCELLED) TS_TRY(ts__run_obey(r, err));
         if (r->interrupted) return TS_OK; /* before a step there is nothing to save */
+        if (status != TS_OK) return TS_ERROR(err, status, "%s", why.msg);
     }
     return TS_OK;
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -48,12 +49,15 @@ static void reset_signals(void)
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
 }
 
+/* done: set once work has returned; foreign code that calls exit(0) has not come that far. A group of its own keeps
+ * Ctrl-C from it: that is the parent's to answer. */
 _Noreturn static void be_child(pid_t parent, const int result[2], const int output[2],
                                const char *const *env, int n, void (*work)(void *context, int fd),
-                               void *context)
+                               void *context, volatile bool *done)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it ended in between */
+    setpgid(0, 0);
     reset_signals();
     redirect(output[1]);
     close(result[0]);
@@ -67,6 +71,7 @@ _Noreturn static void be_child(pid_t parent, const int result[2], const int outp
         setenv(name, equals + 1, 1);
     }
     work(context, result[1]);
+    *done = true;
     _exit(0);
 }
 
@@ -110,13 +115,29 @@ static bool ended(pid_t pid, bool wait, int *how, struct rusage *usage)
            0; /* an error too: somebody else has taken its end, nothing is left to wait for */
 }
 
-/* A signal that asks this process to end, and that the caller holds back so that nothing is left behind. */
+/* What asks this process to end waits until the child is gone, and then does what it would have done. */
+static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+enum { N_ENDS = sizeof ends / sizeof *ends };
+
+static void hold_ends(sigset_t *before)
+{
+    sigset_t held;
+    sigemptyset(&held);
+    for (int i = 0; i < N_ENDS; i++) sigaddset(&held, ends[i]);
+    pthread_sigmask(SIG_BLOCK, &held, before);
+}
+
+/* One that is ignored stays pending too while it is held, and means nothing. */
 static bool asked_to_end(void)
 {
     sigset_t held;
-    return sigpending(&held) == 0 && (sigismember(&held, SIGINT) == 1 ||
-                                      sigismember(&held, SIGTERM) == 1 ||
-                                      sigismember(&held, SIGHUP) == 1);
+    struct sigaction now;
+    if (sigpending(&held) != 0) return false;
+    for (int i = 0; i < N_ENDS; i++)
+        if (sigismember(&held, ends[i]) == 1 && sigaction(ends[i], NULL, &now) == 0 &&
+            now.sa_handler != SIG_IGN)
+            return true;
+    return false;
 }
 
 /* Until the child has ended, by itself or at its limit. */
@@ -172,8 +193,8 @@ static void telling_line(const ts_string *s, char line[MAX_LINE])
     line[n_best] = '\0';
 }
 
-static ts_status put_into_words(const char *what, double timeout, const ts_child_result *r,
-                                ts_error *err)
+static ts_status put_into_words(const char *what, double timeout, bool done,
+                                const ts_child_result *r, ts_error *err)
 {
     char line[MAX_LINE];
     telling_line(&r->output, line);
@@ -188,13 +209,19 @@ static ts_status put_into_words(const char *what, double timeout, const ts_child
                         name ? "SIG" : "signal ", name ? name : "beyond the known ones", colon,
                         line);
     }
-    if (r->exit_code)
-        return TS_ERROR(err, TS_UNAVAILABLE, "%s exited with code %d%s%s", what, r->exit_code,
-                        colon, line);
+    if (r->exit_code || !done)
+        return TS_ERROR(err, TS_UNAVAILABLE, "%s exited with code %d%s%s%s", what, r->exit_code,
+                        r->exit_code ? "" : " before its work was done", colon, line);
     if (r->bytes.failed)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                         "%s: its result of over %zu bytes cannot be held", what, r->bytes.length);
     return TS_OK;
+}
+
+static void close_pipe(const int fd[2])
+{
+    close(fd[0]);
+    close(fd[1]);
 }
 
 static ts_status make_pipes(const char *what, int result[2], int output[2], ts_error *err)
@@ -205,8 +232,7 @@ static ts_status make_pipes(const char *what, int result[2], int output[2], ts_e
             fcntl(output[0], F_SETFL, O_NONBLOCK);
             return TS_OK;
         }
-        close(result[0]);
-        close(result[1]);
+        close_pipe(result);
     }
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: no pipe could be made: %s", what,
                     strerror(errno));
@@ -218,23 +244,35 @@ ts_status ts__child_run(const char *what, double timeout, const char *const *env
 {
     int result[2], output[2], how = 0;
     struct rusage usage = {0};
+    sigset_t before;
     *r = (ts_child_result){.bytes = ts_string_new(max_bytes),
                            .output = ts_string_new(2 * KEEP_OUTPUT)};
     TS_TRY(make_pipes(what, result, output, err));
+    bool *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        close_pipe(result);
+        close_pipe(output);
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: no memory to share with it", what);
+    }
+    hold_ends(&before);
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) be_child(parent, result, output, env, n, work, context);
+    if (pid == 0) be_child(parent, result, output, env, n, work, context, shared);
     int why = errno;
     close(result[1]);
     close(output[1]);
     if (pid > 0) watch(pid, timeout, result[0], output[0], &how, &usage, r);
     close(result[0]);
     close(output[0]);
+    bool done = *(volatile bool *)shared;
+    munmap(shared, sizeof *shared);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: no child process could be made: %s", what,
                         strerror(why));
     if (WIFSIGNALED(how)) r->signal = WTERMSIG(how);
     if (WIFEXITED(how)) r->exit_code = WEXITSTATUS(how);
-    return put_into_words(what, timeout, r, err);
+    return put_into_words(what, timeout, done, r, err);
 }
 
 void ts__child_result_free(ts_child_result *r)

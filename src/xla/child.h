@@ -2,8 +2,9 @@
  *
  * The child's standard streams are a pipe of which the last lines are kept, its result is bytes written to a
  * descriptor. It dies with its parent (PR_SET_PDEATHSIG) and at its time limit. Fork without exec: the child
- * must not use OpenMP, and the parent must not have loaded the plugin that the child is to try. A caller that has
- * things to clean up blocks SIGINT, SIGTERM and SIGHUP: one of them pending ends the child (CANCELLED).
+ * must not use OpenMP, and the parent must not have loaded the plugin that the child is to try. SIGINT, SIGTERM and
+ * SIGHUP are held back meanwhile: one that comes ends the child (CANCELLED) and then takes its usual effect on this
+ * process, unless the caller holds it back longer to clean up.
  */
 #ifndef TS_CHILD_H
 #define TS_CHILD_H
@@ -20,8 +21,8 @@ typedef struct ts_child_result {
     bool timed_out, cancelled;
 } ts_child_result;
 
-/* work(context, fd) in a child with the environment changed by env ("NAME=value", n of them). TS_OK where the child
- * ended by itself with 0; else UNAVAILABLE or DEADLINE_EXCEEDED with one sentence: "<what> was ended by
+/* work(context, fd) in a child with the environment changed by env ("NAME=value", n of them). TS_OK where work
+ * has returned; else UNAVAILABLE or DEADLINE_EXCEEDED with one sentence: "<what> was ended by
  * SIGABRT: <its last line>". r is filled in either case; free it. */
 TS_MUST_CHECK ts_status ts__child_run(const char *what, double timeout, const char *const *env, int n,
                                       void (*work)(void *context, int fd), void *context,

@@ -188,7 +188,10 @@ static ts_status watch(download *d, int *code, ts_error *err)
             open = take_output(d, TICK_MS) != 0;
         else
             poll(NULL, 0, 10);
-        if (waitpid(d->pid, &state, WNOHANG) == d->pid) {
+        pid_t ended = waitpid(d->pid, &state, WNOHANG);
+        if (ended == d->pid || (ended < 0 && errno == ECHILD)) {
+            /* Who ignores SIGCHLD is not told how it ended: whether there is a wheel will tell. */
+            if (ended < 0) state = 0;
             *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
             while (open && take_output(d, 0) > 0) {
             } /* children of its own may hold the pipe open */

@@ -132,6 +132,30 @@ no_plugin 4 "no device: the plugin cannot open its devices: none_found" FAKE_PJR
 no_plugin 4 'was ended by SIGABRT: F0000 fake plugin: check failed in PJRT_Client_Create' FAKE_PJRT_ABORT=PJRT_Client_Create
 no_plugin 4 'exited with code 3: E0000 fake plugin: unknown flag, leaving from GetPjrtApi' FAKE_PJRT_EXIT=GetPjrtApi
 no_plugin 5 'did not end within 1 s and was stopped' FAKE_PJRT_HANG=PJRT_Client_Create TESSERA_PLUGIN_TIMEOUT=1
+
+# ---- stopped while a plugin is tried ---------------------------------------------------------------
+# stopped SIGNAL CODE WORD…: the signal comes while the plugin opens its devices, and never reaches the plugin's process.
+stopped() {
+    signal=$1 want=$2
+    shift 2
+    rm -f "$work/calls.stopped"
+    FAKE_PJRT_HANG=PJRT_Client_Create FAKE_PJRT_LOG=$work/calls.stopped sh -c 'echo $$ >"$0/pid"; exec "$@"' "$work" "$@" \
+        >"$out" 2>"$err" </dev/null &
+    job=$!
+    wait_for 20 grep -q '^PJRT_Client_Create$' "$work/calls.stopped" || fail 'the plugin was not tried'
+    kill -"$signal" "$(cat "$work/pid")"
+    wait $job
+    code_is "$want" $? "SIG$signal for $*"
+    says_not err 'the plugin'
+}
+run="$TESSERA train base.yml $tiny run_name=none engine=xla plugin=$fake"
+stopped INT 130 $run
+says err 'stopped before the first step'
+stopped TERM 75 $run
+stopped TERM 143 env -u VIRTUAL_ENV HOME="$work" XDG_DATA_HOME= TESSERA_PLUGIN_PATH="$work/plugins" "$TESSERA" plugins list
+[ ! -e "$work/runs/none" ] || fail 'a run that did not begin has a folder'
+
+# ---- a plugin that is none, again --------------------------------------------------------------------
 fake=$build/tests/fake/libno_api.so
 no_plugin 4 "the library $fake has no function GetPjrtApi, so it is not a PJRT plugin"
 fake=$build/tests/fake/libneeds_gone.so

@@ -88,7 +88,7 @@ static void leaves_one_behind(void *context, int fd)
     (void)context;
     pid_t pid = fork();
     if (pid == 0) {
-        sleep(2);
+        sleep(20);
         _exit(0);
     }
     answer(fd, "left", 4);
@@ -102,6 +102,26 @@ static void fills_memory(void *context, int fd)
     for (size_t i = 0; i < n; i += 4096) ((volatile char *)p)[i] = 1;
     answer(fd, "full", 4);
     free(p);
+}
+
+/* Ctrl-C, as the parent alone sees it, and then nothing more; or the answer where the context says so. */
+static void sends_signal(void *context, int fd)
+{
+    const int *w = context; /* the signal; 1: go on */
+    kill(getppid(), w[0]);
+    if (w[1]) {
+        usleep(300000); /* several looks of the parent's */
+        answer(fd, "done", 4);
+        return;
+    }
+    for (;;) pause();
+}
+
+static void tells_group(void *context, int fd)
+{
+    (void)context;
+    pid_t group = getpgrp();
+    answer(fd, (const char *)&group, sizeof group);
 }
 
 static void expect_words(void (*work)(void *, int), void *context, double timeout, ts_status status,
@@ -154,8 +174,62 @@ static void every_end(void **state)
         "the child was ended by SIGABRT: F1130 12:00:00 123 thing.cc:9] Check failed: a == b");
     expect_words(stops_with_words, &code, 10, TS_UNAVAILABLE,
                  "the child exited with code 3: second word !");
-    expect_words(stops_with_words, &none, 10, TS_OK, "");
+    expect_words(stops_with_words, &none, 10, TS_UNAVAILABLE,
+                 "the child exited with code 0 before its work was done: second word !");
     expect_words(crashes, NULL, 10, TS_UNAVAILABLE, "the child was ended by SIGSEGV");
+}
+
+static volatile sig_atomic_t seen;
+
+static void on_signal(int number)
+{
+    seen = number;
+}
+
+/* A signal that asks this process to end ends the child first, and then reaches its handler. */
+static void signals(void **state)
+{
+    (void)state;
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        int stay[] = {ends[i], 0}, go_on[] = {ends[i], 1};
+        ts_child_result r;
+        ts_error err = {0};
+        seen = 0;
+        signal(ends[i], on_signal);
+        expect_words(sends_signal, stay, 30, TS_CANCELLED, "the child was stopped by a signal");
+        assert_int_equal(seen, ends[i]);
+        /* One that is ignored, as in a shell's background job, changes nothing. */
+        signal(ends[i], SIG_IGN);
+        assert_int_equal(ts__child_run("the child", 30, NULL, 0, sends_signal, go_on, &r, &err),
+                         TS_OK);
+        assert_int_equal(r.bytes.length, 4);
+        ts__child_result_free(&r);
+        signal(ends[i], SIG_DFL);
+    }
+    /* A terminal's Ctrl-C goes to a whole group. */
+    ts_child_result r;
+    ts_error err = {0};
+    assert_int_equal(ts__child_run("the child", 30, NULL, 0, tells_group, NULL, &r, &err), TS_OK);
+    assert_int_equal(r.bytes.length, sizeof(pid_t));
+    assert_int_not_equal(*(pid_t *)(void *)r.bytes.data, getpgrp());
+    ts__child_result_free(&r);
+}
+
+/* Who ignores SIGCHLD is not told how children end. */
+static void unknown_ends(void **state)
+{
+    (void)state;
+    ts_child_result r;
+    ts_error err = {0};
+    const char *env[] = {"TEST_CHILD=set"};
+    signal(SIGCHLD, SIG_IGN);
+    assert_int_equal(ts__child_run("the child", 10, env, 1, works, "hello ", &r, &err), TS_OK);
+    ts__child_result_free(&r);
+    ts_status status = ts__child_run("the child", 10, NULL, 0, crashes, NULL, &r, &err);
+    ts__child_result_free(&r);
+    signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(status, TS_UNAVAILABLE);
 }
 
 static void time_limit(void **state)
@@ -182,7 +256,7 @@ static void grandchildren(void **state)
     double start = ts_clock_seconds();
     assert_int_equal(ts__child_run("the child", 30, NULL, 0, leaves_one_behind, NULL, &r, &err),
                      TS_OK);
-    assert_true(ts_clock_seconds() - start < 1.9); /* its end counts, not theirs */
+    assert_true(ts_clock_seconds() - start < 15); /* its end counts, not theirs */
     assert_int_equal(r.bytes.length, 4);
     ts__child_result_free(&r);
 }
@@ -272,6 +346,7 @@ int main(void)
         cmocka_unit_test(comes_back),    cmocka_unit_test(large_results),
         cmocka_unit_test(every_end),     cmocka_unit_test(time_limit),
         cmocka_unit_test(grandchildren), cmocka_unit_test(memory_is_measured),
+        cmocka_unit_test(signals),       cmocka_unit_test(unknown_ends),
         cmocka_unit_test(preloads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
