@@ -156,6 +156,8 @@ static void subfolder(scan *s, const char *folder, const char *word)
         known_files(s, path, name);
         return;
     }
+    s->failed |= status == TS_RESOURCE_EXHAUSTED;
+    if (s->failed) return;
     const char *library = join(s, path, status == TS_OK ? r->file : "plugin.json");
     if (status == TS_OK && library && ts_path_kind_of(library) != TS_PATH_FILE)
         status = TS_ERROR(&err, TS_DATA_LOSS, "%s: the library that plugin.json names is not there",
@@ -173,12 +175,20 @@ static bool begin_folder(scan *s, const char *folder)
     return true;
 }
 
+/* The names in a folder. One that cannot be read has none, and is told about as it was found. */
+static bool names_in(scan *s, const char *folder, char ***names, size_t *n)
+{
+    ts_error err = {0};
+    ts_status status = ts_list_folder(folder, names, n, &err);
+    s->failed |= status == TS_RESOURCE_EXHAUSTED;
+    return status == TS_OK;
+}
+
 static void plugin_folder(scan *s, const char *folder)
 {
     char **names;
     size_t n;
-    ts_error err = {0};
-    if (!begin_folder(s, folder) || ts_list_folder(folder, &names, &n, &err) != TS_OK) return;
+    if (!begin_folder(s, folder) || !names_in(s, folder, &names, &n)) return;
     for (size_t i = 0; i < n; i++)
         if (names[i][0] != '.' && strlen(names[i]) < sizeof((ts_plugin_info *)0)->name)
             subfolder(s, folder, names[i]);
@@ -191,8 +201,7 @@ static void python_packages(scan *s, const char *environment)
     const char *lib = join(s, environment, "lib");
     char **names;
     size_t n;
-    ts_error err = {0};
-    if (!lib || ts_list_folder(lib, &names, &n, &err) != TS_OK) return;
+    if (!lib || !names_in(s, lib, &names, &n)) return;
     for (size_t i = 0; i < n; i++) {
         if (strncmp(names[i], "python3", 7) != 0) continue;
         const char *folder = ts_arena_printf(s->arena, "%s/%s/site-packages", lib, names[i]);
@@ -360,12 +369,22 @@ ts_status ts_plugins_list(ts_plugin_info **out, size_t *n, ts_error *err)
     *n = 0;
     TS_TRY(scan_all(&s, err));
     ts_plugin_info *list = ts_alloc_zero((size_t)s.n_site * sizeof *list);
-    for (int i = 0; list && i < s.n_site; i++) describe(&s, &s.site[i], &list[i]);
-    *n = list ? (size_t)s.n_site : 0;
-    *out = list;
+    ts_status status =
+        list ? TS_OK
+             : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for the list of plugins");
+    for (int i = 0; status == TS_OK && i < s.n_site; i++) {
+        describe(&s, &s.site[i], &list[i]);
+        if (list[i].status == TS_CANCELLED) /* a signal came, which is not the plugin's fault */
+            status = TS_ERROR(err, TS_CANCELLED, "%s", list[i].problem);
+    }
+    if (status == TS_OK) {
+        *n = (size_t)s.n_site;
+        *out = list;
+    } else {
+        ts_free(list);
+    }
     scan_free(&s);
-    return list ? TS_OK
-                : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for the list of plugins");
+    return status;
 }
 
 void ts_plugins_free(ts_plugin_info *list)
