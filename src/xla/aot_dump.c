@@ -76,8 +76,9 @@ static bool count_graph(const ts_graph *g, const ts_region *r, int64_t runs, ts_
             out->n_collective++;
         }
         for (int i = 0; i < n->n_in; i++) bytes += (int64_t)ts_type_bytes(&n->in[i]->type);
-        c->count += runs;
-        c->bytes += runs * bytes;
+        if (ts_mul_i64(runs, bytes, &bytes) || ts_add_i64(c->count, runs, &c->count) ||
+            ts_add_i64(c->bytes, bytes, &c->bytes))
+            return false;
     }
     return true;
 }
@@ -117,7 +118,9 @@ static ts_status take_collectives(const ts_graph *g, const ts_hlo_summary *s, ts
     if (!out->collective)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a report's collectives");
     if (!count_graph(g, g->top, 1, out, MAX_ROWS))
-        return TS_ERROR(err, TS_INTERNAL, "more than %d kinds of collectives in one graph", MAX_ROWS);
+        return TS_ERROR(err, TS_INTERNAL,
+                        "a graph's collectives are of more than %d kinds or beyond 64 bits of bytes",
+                        MAX_ROWS);
     size_t asked = out->n_collective;
     for (size_t i = 0; i < s->n_collective; i++) {
         const ts_hlo_collective *from = &s->collective[i];
@@ -184,7 +187,10 @@ static bool live_line(const char *p, const char *end, const ts_graph *g, const t
     const char *brace = memchr(p, '{', (size_t)(end - p));
     const char *colon = memmem(p, (size_t)(end - p), "}: ", 3);
     if (!brace || !colon || brace > colon) return false;
-    if (sscanf(colon, "}: %ld bytes (cumulative", &bytes) != 1) return false;
+    const char *unit;
+    if (!isdigit((unsigned char)colon[3])) return false;
+    bytes = strtoll(colon + 3, (char **)&unit, 10);
+    if (strncmp(unit, " bytes", 6) != 0) return false;
     if (isdigit((unsigned char)brace[1])) index = strtoll(brace + 1, NULL, 10);
     ts_aot_buffer *b = bytes > 0 ? insert(out, bytes) : NULL;
     if (!b) return true;

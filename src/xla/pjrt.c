@@ -282,7 +282,9 @@ ts_status ts__pjrt_await(const ts_pjrt *p, PJRT_Event *event, const char *what, 
     PJRT_ARGS(PJRT_Event_Destroy_Args, d);
     a.event = d.event = event;
     ts_status status = ts__pjrt_check(p, p->api->PJRT_Event_Await(&a), what, err);
-    ts_status destroyed = ts__pjrt_check(p, p->api->PJRT_Event_Destroy(&d), what, err);
+    ts_error second = {0}; /* the first is told */
+    ts_status destroyed = ts__pjrt_check(p, p->api->PJRT_Event_Destroy(&d), what,
+                                         status == TS_OK ? err : &second);
     return status != TS_OK ? status : destroyed;
 }
 
@@ -292,6 +294,36 @@ const PJRT_NamedValue *ts__pjrt_value(const PJRT_NamedValue *v, size_t n, const 
     for (size_t i = 0; i < n; i++)
         if (v[i].name_size == length && memcmp(v[i].name, name, length) == 0) return &v[i];
     return NULL;
+}
+
+static double positive(const PJRT_NamedValue *v)
+{
+    return v && v->type == PJRT_NamedValue_kFloat && v->float_value > 0 ? v->float_value : 0;
+}
+
+/* Figures are a service of the plugin: failing to give them is no failure. */
+ts_pjrt_figures ts__pjrt_figures(const ts_pjrt *p, PJRT_Executable *e)
+{
+    ts_pjrt_figures f = {0};
+    ts_error ignored = {0};
+    PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, m);
+    PJRT_ARGS(PJRT_Executable_GetCostAnalysis_Args, c);
+    m.executable = c.executable = e;
+    if (TS_PJRT_HAS(p, PJRT_Executable_GetCompiledMemoryStats) &&
+        ts__pjrt_check(p, p->api->PJRT_Executable_GetCompiledMemoryStats(&m), "memory", &ignored) ==
+            TS_OK) {
+        f.argument_bytes = m.argument_size_in_bytes;
+        f.output_bytes = m.output_size_in_bytes;
+        f.alias_bytes = m.alias_size_in_bytes;
+        f.temp_bytes = m.temp_size_in_bytes;
+        f.code_bytes = m.generated_code_size_in_bytes;
+        f.peak_bytes = m.peak_memory_in_bytes;
+    }
+    if (ts__pjrt_check(p, p->api->PJRT_Executable_GetCostAnalysis(&c), "cost", &ignored) != TS_OK)
+        return f;
+    f.flops = positive(ts__pjrt_value(c.properties, c.num_properties, "flops"));
+    f.bytes = positive(ts__pjrt_value(c.properties, c.num_properties, "bytes accessed"));
+    return f;
 }
 
 static void copy_text(char *to, size_t room, const char *text, size_t n)
