@@ -40,6 +40,12 @@ TS_MUST_CHECK ts_status ts__pjrt_await(const ts_pjrt *p, PJRT_Event *event, cons
 /* The value named name among n, or NULL. */
 const PJRT_NamedValue *ts__pjrt_value(const PJRT_NamedValue *v, size_t n, const char *name);
 
+typedef struct ts_pjrt_figures { /* of a compiled program, on one device; 0 where the plugin does not tell */
+    int64_t argument_bytes, output_bytes, alias_bytes, temp_bytes, code_bytes, peak_bytes;
+    double flops, bytes; /* the plugin's own cost analysis: loops once */
+} ts_pjrt_figures;
+ts_pjrt_figures ts__pjrt_figures(const ts_pjrt *p, PJRT_Executable *e);
+
 /* Clients. devices: of the cpu plugin, how many it shall have (option cpu_device_count); 0: its own choice. */
 TS_MUST_CHECK ts_status ts__pjrt_client_new(const ts_pjrt *p, int devices, PJRT_Client **out,
                                             ts_error *err);
