@@ -4,85 +4,14 @@
  * A machine with an accelerator never falls back to its CPU in silence: where the plugin is missing the run ends
  * (exit code 4) and the message says both ways on.
  *
- * A TPU is /dev/accel0 … or, behind VFIO, /dev/vfio/0 … together with a PCI device of Google's that is neither a
- * network card nor a disk, for their virtual machines have those too. A GPU is /dev/nvidia0 … . Nothing is opened
- * here: a device that is there and does not work is what the plugin reports.
+ * Not here: what counts as a TPU or a GPU (xla/devices.c), whether it works (the plugin says).
  */
 #include "train/choose.h"
 
 #include <stdio.h>
 
 #include "base/file.h"
-
-/* As /sys writes PCI vendors and the beginning of classes. */
-static const char google[] = "0x1ae0", disk[] = "0x01", network[] = "0x02";
-
-/* prefix and then digits only. */
-static bool is_numbered(const char *name, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    return strncmp(name, prefix, n) == 0 && name[n] && !name[n + strspn(name + n, "0123456789")];
-}
-
-/* The first entry of root + folder named prefix and a number, as "folder/name" in found; false when there is none. */
-static bool find_numbered(const char *root, const char *folder, const char *prefix, char *found,
-                          size_t n)
-{
-    char path[4096], **names = NULL;
-    size_t count = 0;
-    bool there = false;
-    if (snprintf(path, sizeof path, "%s%s", root, folder) >= (int)sizeof path) return false;
-    if (ts_path_kind_of(path) != TS_PATH_FOLDER) return false;
-    if (ts_list_folder(path, &names, &count, NULL) != TS_OK) return false;
-    for (size_t i = 0; i < count && !there; i++) {
-        there = is_numbered(names[i], prefix);
-        if (there) snprintf(found, n, "%s/%.60s", folder, names[i]);
-    }
-    ts_names_free(names, count);
-    return there;
-}
-
-/* Does a file of /sys begin with text? Their sizes are no sizes, so exactly as much is read. */
-static bool begins_with(const char *folder, const char *name, const char *text)
-{
-    char path[4096], found[16];
-    ts_file *f;
-    size_t n = strlen(text);
-    TS_ASSERT(n <= sizeof found);
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return false;
-    if (ts_file_open(path, &f, NULL) != TS_OK) return false;
-    ts_status status = ts_file_read_at(f, 0, found, n, NULL);
-    ts_file_close(f);
-    return status == TS_OK && memcmp(found, text, n) == 0;
-}
-
-static bool has_google_accelerator(const char *root)
-{
-    char folder[4096], device[4096], **names = NULL;
-    size_t n = 0;
-    bool found = false;
-    if (snprintf(folder, sizeof folder, "%s/sys/bus/pci/devices", root) >= (int)sizeof folder)
-        return false;
-    if (ts_path_kind_of(folder) != TS_PATH_FOLDER) return false;
-    if (ts_list_folder(folder, &names, &n, NULL) != TS_OK) return false;
-    for (size_t i = 0; i < n && !found; i++) {
-        if (snprintf(device, sizeof device, "%s/%s", folder, names[i]) >= (int)sizeof device)
-            continue;
-        found = begins_with(device, "vendor", google) && begins_with(device, "class", "0x") &&
-                !begins_with(device, "class", disk) && !begins_with(device, "class", network);
-    }
-    ts_names_free(names, n);
-    return found;
-}
-
-/* The plugin that the machine's devices ask for, or NULL. */
-static const char *find_device(const char *root, char *file, size_t n)
-{
-    if (find_numbered(root, "/dev", "accel", file, n)) return "tpu";
-    if (find_numbered(root, "/dev/vfio", "", file, n) && has_google_accelerator(root)) return "tpu";
-    if (find_numbered(root, "/dev", "nvidia", file, n)) return "cuda";
-    return NULL;
-}
+#include "xla/devices.h"
 
 void ts__choose_engine(const ts_config *c, const char *root, ts_engine_choice *out)
 {
@@ -96,7 +25,7 @@ void ts__choose_engine(const ts_config *c, const char *root, ts_engine_choice *o
         if (automatic) snprintf(out->why, sizeof out->why, "engine=auto: plugin=%.100s", c->plugin);
         return;
     }
-    out->plugin = find_device(root, file, sizeof file);
+    out->plugin = ts__devices_find(root, file, sizeof file);
     out->found = out->plugin != NULL;
     if (out->plugin)
         snprintf(out->why, sizeof out->why, "%s: found %s", automatic ? "engine=auto" : "plugin",

@@ -1,8 +1,7 @@
 /* xla/aot.c – the parent's half of ts__aot_compile: the folder for XLA's dump, the child, the report, the file.
  *
  * Nothing is left behind by whatever end: the dump's folder is removed unless it was asked for, and the file appears
- * whole or not at all. The child inherits neither network nor noise: libtpu asks the cloud's metadata server for
- * minutes unless all of its environment is set.
+ * whole or not at all.
  * Not here: the plugin (aot_child.c), the dump (aot_dump.c), what is compiled (train/compile.c).
  */
 #include "xla/aot.h"
@@ -16,6 +15,7 @@
 #include "base/file.h"
 #include "xla/aot_internal.h"
 #include "xla/child.h"
+#include "xla/devices.h"
 
 static const double hour = 3600;
 
@@ -73,11 +73,7 @@ static int environment(const ts_topology *t, const char *temporary, char acceler
     if (strcmp(t->plugin, "tpu") != 0) return n;
     snprintf(accelerator, 64, "TPU_ACCELERATOR_TYPE=%s", t->accelerator);
     env[n++] = accelerator;
-    env[n++] = "TPU_SKIP_MDS_QUERY=1";
-    env[n++] = "TPU_WORKER_HOSTNAMES=localhost";
-    env[n++] = "TPU_WORKER_ID=0";
-    env[n++] = "TPU_LOG_DIR=disabled";
-    env[n++] = "ALLOW_MULTIPLE_LIBTPU_LOAD=1";
+    for (int i = 0; i < TS_LIBTPU_ALONE; i++) env[n++] = ts_libtpu_alone[i];
     return n;
 }
 
@@ -98,15 +94,15 @@ static void take_answer(const ts_aot_job *job, const ts_aot_answer *a, ts_aot_re
 {
     snprintf(out->device_kind, sizeof out->device_kind, "%s", a->kind);
     snprintf(out->plugin_version, sizeof out->plugin_version, "%s", a->version);
-    out->argument_bytes = a->argument_bytes;
-    out->output_bytes = a->output_bytes;
-    out->alias_bytes = a->alias_bytes;
-    out->temp_bytes = a->temp_bytes;
-    out->peak_bytes = a->peak_bytes;
-    out->code_bytes = a->code_bytes;
+    out->argument_bytes = a->figures.argument_bytes;
+    out->output_bytes = a->figures.output_bytes;
+    out->alias_bytes = a->figures.alias_bytes;
+    out->temp_bytes = a->figures.temp_bytes;
+    out->peak_bytes = a->figures.peak_bytes;
+    out->code_bytes = a->figures.code_bytes;
     out->capacity_bytes = a->capacity_bytes ? a->capacity_bytes : job->topology->capacity_bytes;
-    out->flops = a->flops;
-    out->bytes_accessed = a->bytes_accessed;
+    out->flops = a->figures.flops;
+    out->bytes_accessed = a->figures.bytes;
     out->compile_seconds = a->compile_seconds;
     out->fits = !a->too_big;
     if (!a->too_big) return;

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "xla/aot_internal.h"
 #include "xla/compile_options.h"
 #include "xla/pjrt.h"
@@ -81,8 +80,6 @@ static ts_status name_platform(compiler *c, ts_error *err)
                           "asking for its version", err));
     copy(c->platform, sizeof c->platform, n.platform_name, n.platform_name_size);
     copy(c->answer.version, sizeof c->answer.version, v.platform_version, v.platform_version_size);
-    snprintf(c->answer.key.plugin, sizeof c->answer.key.plugin, "%s %.560s", c->platform,
-             c->answer.version);
     return TS_OK;
 }
 
@@ -140,8 +137,6 @@ static ts_status open_client(compiler *c, ts_error *err)
                                         sizeof c->answer.kind, err));
     TS_TRY(ts__pjrt_platform(c->pjrt, c->client, c->platform, sizeof c->platform, c->answer.version,
                              sizeof c->answer.version, err));
-    snprintf(c->answer.key.plugin, sizeof c->answer.key.plugin, "%s %.560s", c->platform,
-             c->answer.version);
     return TS_OK;
 }
 
@@ -158,41 +153,12 @@ static ts_status open_devices(compiler *c, ts_error *err)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* The program as it is given to the compiler, beside what XLA dumps. */
-static ts_status dump_program(const compiler *c, ts_error *err)
-{
-    char path[4400];
-    ts_writer *w;
-    snprintf(path, sizeof path, "%s/%.200s.mlir", c->folder, c->job->graph->name);
-    TS_TRY(ts_writer_open(path, false, &w, err));
-    ts_status status = ts_writer_write(w, c->program.data, c->program.length, err);
-    if (status == TS_OK) return ts_writer_close(w, false, err);
-    ts_writer_abandon(w);
-    return status;
-}
-
 static ts_status write_options(const compiler *c, bool dump, ts_string *options, ts_error *err)
 {
     const ts_aot_job *job = c->job;
-    char text[4200];
-    const char **flag = ts_alloc(((size_t)job->n_flag + 2) * sizeof *flag);
-    const char *own = ts__compile_flag_of(c->platform);
-    int n = 0;
-    if (!flag) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for compile options");
-    if (own) flag[n++] = own;
-    for (int i = 0; i < job->n_flag; i++) flag[n++] = job->flag[i];
-    snprintf(text, sizeof text, "xla_dump_to=%s", c->folder);
-    if (dump) flag[n++] = text;
-    ts_compile_options o = {.replicas = job->replicas,
-                            .device_id = c->id,
-                            .flag = flag,
-                            .n_flag = n};
+    const ts_compile_options o = {job->replicas, c->id, job->flag, job->n_flag};
     *options = ts_string_new(1 << 20);
-    ts_status status = ts__compile_options_write(&o, options, err);
-    ts_free(flag);
-    if (status == TS_OK && options->failed)
-        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for compile options");
-    return status;
+    return ts__compile_options_for(c->platform, &o, dump ? c->folder : NULL, options, err);
 }
 
 /* The key leaves out where the dump goes: a training run dumps elsewhere or not at all. */
@@ -201,6 +167,7 @@ static ts_status make_key(compiler *c, ts_error *err)
     ts_saved_key *key = &c->answer.key;
     ts_string options;
     TS_TRY(write_options(c, false, &options, err));
+    ts__saved_key_plugin(c->platform, c->answer.version, key);
     ts__saved_key_program(c->program.data, c->program.length, options.data, options.length,
                           key->program);
     snprintf(key->topology, sizeof key->topology, "%s", c->job->topology->name);
@@ -247,7 +214,8 @@ static ts_status compile(compiler *c, ts_error *err)
     ts_error first = {0};
     c->program = ts_string_new(max_program);
     TS_TRY(ts__stablehlo_write(c->job->graph, &o, &c->program, err));
-    TS_TRY(dump_program(c, err));
+    TS_TRY(ts__stablehlo_save(c->folder, c->job->graph->name, c->program.data, c->program.length,
+                              err)); /* beside what XLA dumps */
     TS_TRY(make_key(c, err));
     TS_TRY(write_options(c, true, &with_dump, err));
     double start = ts_clock_seconds();
@@ -267,33 +235,6 @@ static ts_status compile(compiler *c, ts_error *err)
 }
 
 /* ---- what came out --------------------------------------------------------------------------- */
-
-static void read_statistics(compiler *c)
-{
-    const ts_pjrt *p = c->pjrt;
-    ts_aot_answer *a = &c->answer;
-    PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, s);
-    PJRT_ARGS(PJRT_Executable_GetCostAnalysis_Args, cost);
-    ts_error ignored = {0};
-    s.executable = cost.executable = c->executable;
-    if (TS_PJRT_HAS(p, PJRT_Executable_GetCompiledMemoryStats) &&
-        ts__pjrt_check(p, p->api->PJRT_Executable_GetCompiledMemoryStats(&s), "memory", &ignored) ==
-            TS_OK) {
-        a->argument_bytes = s.argument_size_in_bytes;
-        a->output_bytes = s.output_size_in_bytes;
-        a->alias_bytes = s.alias_size_in_bytes;
-        a->temp_bytes = s.temp_size_in_bytes;
-        a->peak_bytes = s.peak_memory_in_bytes;
-        a->code_bytes = s.generated_code_size_in_bytes;
-    }
-    if (ts__pjrt_check(p, p->api->PJRT_Executable_GetCostAnalysis(&cost), "cost", &ignored) != TS_OK)
-        return;
-    const PJRT_NamedValue *v = ts__pjrt_value(cost.properties, cost.num_properties, "flops");
-    if (v && v->type == PJRT_NamedValue_kFloat && v->float_value > 0) a->flops = v->float_value;
-    v = ts__pjrt_value(cost.properties, cost.num_properties, "bytes accessed");
-    if (v && v->type == PJRT_NamedValue_kFloat && v->float_value > 0)
-        a->bytes_accessed = v->float_value;
-}
 
 static ts_status serialize_once(compiler *c, ts_error *err)
 {
@@ -342,7 +283,7 @@ void ts__aot_child(void *context, int fd)
     ts_status status = open_devices(&c, &err);
     if (status == TS_OK) status = compile(&c, &err);
     if (status == TS_OK && !c.answer.too_big) {
-        read_statistics(&c);
+        c.answer.figures = ts__pjrt_figures(c.pjrt, c.executable);
         status = serialize(&c, &err);
     }
     c.answer.status = status;

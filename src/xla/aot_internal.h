@@ -3,6 +3,7 @@
 #define TS_AOT_INTERNAL_H
 
 #include "xla/aot.h"
+#include "xla/pjrt.h"
 #include "xla/saved.h"
 
 typedef struct ts_aot_answer { /* both ends are one program: the bytes as they lie */
@@ -11,8 +12,8 @@ typedef struct ts_aot_answer { /* both ends are one program: the bytes as they l
     char message[4000];
     ts_saved_key key;
     char kind[64], version[600];
-    int64_t argument_bytes, output_bytes, alias_bytes, temp_bytes, peak_bytes, capacity_bytes, code_bytes;
-    double flops, bytes_accessed; /* the plugin's own counts; loops once */
+    int64_t capacity_bytes; /* 0: the plugin does not tell */
+    ts_pjrt_figures figures;
     double compile_seconds;
     uint64_t executable_bytes; /* that follow */
 } ts_aot_answer;

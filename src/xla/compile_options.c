@@ -9,6 +9,7 @@
 #include "xla/compile_options.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2 };
@@ -142,7 +143,25 @@ ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out,
 
 /* libtpu 0.0.52 tiles products for 32 MiB of on-chip scratch by itself. With 16 a step of llama3.2-1b compiles in half
  * the time, moves 5 % fewer bytes and needs no more memory (docs/engines.md). Other platforms refuse the flag. */
-const char *ts__compile_flag_of(const char *platform)
+static const char tpu_flag[] = "xla_tpu_scoped_vmem_limit_kib=16384";
+
+ts_status ts__compile_options_for(const char *platform, const ts_compile_options *o,
+                                  const char *dump_to, ts_string *out, ts_error *err)
 {
-    return strcmp(platform, "tpu") == 0 ? "xla_tpu_scoped_vmem_limit_kib=16384" : NULL;
+    char dump[4200];
+    ts_compile_options all = *o;
+    const char **flag = ts_alloc(((size_t)o->n_flag + 2) * sizeof *flag);
+    int n = 0;
+    if (!flag) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for compile options");
+    if (strcmp(platform, "tpu") == 0) flag[n++] = tpu_flag;
+    for (int i = 0; i < o->n_flag; i++) flag[n++] = o->flag[i];
+    if (dump_to) {
+        snprintf(dump, sizeof dump, "xla_dump_to=%s", dump_to);
+        flag[n++] = dump;
+    }
+    all.flag = flag;
+    all.n_flag = n;
+    ts_status status = ts__compile_options_write(&all, out, err);
+    ts_free(flag);
+    return status;
 }

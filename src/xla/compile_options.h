@@ -11,10 +11,12 @@ typedef struct ts_compile_options {
     int n_flag;
 } ts_compile_options;
 
-/* The flag that a platform's compiler gets before the user's, which win; NULL: none. */
-const char *ts__compile_flag_of(const char *platform);
 /* Appends the message's bytes. INVALID_ARGUMENT: a flag without "=". */
 TS_MUST_CHECK ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out,
                                                   ts_error *err);
+/* The same as every compilation on a platform ("tpu") gets it: what its compiler needs stands before o's flags, which
+ * win, and behind them where XLA dumps its programs. dump_to: a folder; NULL: no dump. */
+TS_MUST_CHECK ts_status ts__compile_options_for(const char *platform, const ts_compile_options *o,
+                                                const char *dump_to, ts_string *out, ts_error *err);
 
 #endif

@@ -80,33 +80,16 @@ static ts_status check_outputs(const ts_xla_executable *x, PJRT_Executable *exec
                     x->base.graph->name, x->n_out);
 }
 
-/* Statistics are a service of the plugin: what it does not give stays 0. */
-static void read_statistics(ts_xla_executable *x, PJRT_Executable *executable)
+static void take_figures(ts_exec_stats *s, const ts_pjrt_figures *f)
 {
-    const ts_pjrt *p = x->engine->pjrt;
-    ts_memory_stats *m = &x->stats.memory;
-    PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats_Args, s);
-    PJRT_ARGS(PJRT_Executable_GetCostAnalysis_Args, c);
-    ts_error ignored = {0};
-    s.executable = c.executable = executable;
-    if (TS_PJRT_HAS(p, PJRT_Executable_GetCompiledMemoryStats) &&
-        ts__pjrt_check(p, p->api->PJRT_Executable_GetCompiledMemoryStats(&s), "memory", &ignored) ==
-            TS_OK) {
-        m->arguments = (size_t)s.argument_size_in_bytes;
-        m->outputs = (size_t)s.output_size_in_bytes;
-        m->aliased = (size_t)s.alias_size_in_bytes;
-        m->temporary = (size_t)s.temp_size_in_bytes;
-        m->constants = (size_t)s.generated_code_size_in_bytes;
-        m->peak = (size_t)s.peak_memory_in_bytes;
-    }
-    if (ts__pjrt_check(p, p->api->PJRT_Executable_GetCostAnalysis(&c), "cost", &ignored) != TS_OK)
-        return;
-    const PJRT_NamedValue *v = ts__pjrt_value(c.properties, c.num_properties, "flops");
-    if (v && v->type == PJRT_NamedValue_kFloat && v->float_value > 0)
-        x->stats.flops = v->float_value;
-    v = ts__pjrt_value(c.properties, c.num_properties, "bytes accessed");
-    if (v && v->type == PJRT_NamedValue_kFloat && v->float_value > 0)
-        x->stats.bytes = v->float_value;
+    s->memory = (ts_memory_stats){.arguments = (size_t)f->argument_bytes,
+                                  .outputs = (size_t)f->output_bytes,
+                                  .aliased = (size_t)f->alias_bytes,
+                                  .temporary = (size_t)f->temp_bytes,
+                                  .constants = (size_t)f->code_bytes,
+                                  .peak = (size_t)f->peak_bytes};
+    s->flops = f->flops;
+    s->bytes = f->bytes;
 }
 
 /* ---- device assignment ----------------------------------------------------------------------- */
@@ -277,7 +260,10 @@ static ts_status wrap(ts_xla *e, const ts_graph *g, PJRT_LoadedExecutable *loade
         status = err && err->code != TS_OK ? err->code : TS_INTERNAL;
     if (status == TS_OK) status = check_outputs(x, executable, err);
     if (status == TS_OK) status = find_order(x, err);
-    if (status == TS_OK) read_statistics(x, executable);
+    if (status == TS_OK) {
+        ts_pjrt_figures figures = ts__pjrt_figures(e->pjrt, executable);
+        take_figures(&x->stats, &figures);
+    }
     if (executable) release(x, executable);
     if (status != TS_OK) {
         ts__xla_executable_free(&x->base);
@@ -290,24 +276,8 @@ static ts_status wrap(ts_xla *e, const ts_graph *g, PJRT_LoadedExecutable *loade
 static ts_status write_options(const ts_xla *e, const char *dump_to, ts_string *options,
                                ts_error *err)
 {
-    char dump[4200];
-    const char **flag = ts_alloc_zero(((size_t)e->n_flag + 2) * sizeof *flag);
-    const char *own = ts__compile_flag_of(e->platform);
-    if (!flag) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for compile options");
-    int n = 0;
-    if (own) flag[n++] = own;
-    for (int i = 0; i < e->n_flag; i++) flag[n++] = e->flag[i];
-    if (dump_to) {
-        snprintf(dump, sizeof dump, "xla_dump_to=%s", dump_to);
-        flag[n++] = dump;
-    }
-    ts_compile_options o = {
-        .replicas = e->n_devices, .device_id = e->id, .flag = flag, .n_flag = n};
-    ts_status status = ts__compile_options_write(&o, options, err);
-    ts_free(flag);
-    if (status == TS_OK && options->failed)
-        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for compile options");
-    return status;
+    const ts_compile_options o = {e->n_devices, e->id, (const char *const *)e->flag, e->n_flag};
+    return ts__compile_options_for(e->platform, &o, dump_to, options, err);
 }
 
 static ts_status call_compiler(const ts_xla *e, const ts_graph *g, const char *text, size_t n,
@@ -335,33 +305,16 @@ static ts_status call_compiler(const ts_xla *e, const ts_graph *g, const char *t
     return status;
 }
 
-/* FOLDER/NAME.mlir */
-static ts_status dump_program(const ts_xla *e, const ts_graph *g, const char *text, size_t n,
-                              ts_error *err)
-{
-    char path[4400];
-    ts_writer *w;
-    TS_TRY(ts_make_folders(e->dump_to, err));
-    int at = snprintf(path, sizeof path, "%.4000s/", e->dump_to);
-    snprintf(path + at, sizeof path - (size_t)at, "%.200s.mlir", g->name);
-    for (char *p = path + at; *p; p++)
-        if (*p == '/') *p = '_'; /* a graph may have any name */
-    TS_TRY(ts_writer_open(path, false, &w, err));
-    ts_status status = ts_writer_write(w, text, n, err);
-    if (status != TS_OK) {
-        ts_writer_abandon(w);
-        return status;
-    }
-    return ts_writer_close(w, false, err);
-}
-
 ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, size_t n,
                                ts_executable **out, ts_error *err)
 {
     PJRT_LoadedExecutable *loaded = NULL;
     ts_error first = {0};
     *out = NULL;
-    if (e->dump_to) TS_TRY(dump_program(e, g, text, n, err));
+    if (e->dump_to) {
+        TS_TRY(ts_make_folders(e->dump_to, err));
+        TS_TRY(ts__stablehlo_save(e->dump_to, g->name, text, n, err));
+    }
     ts_status status = call_compiler(e, g, text, n, e->dump_to, &loaded, &first);
     if (status != TS_OK && e->dump_to && strstr(first.msg, "xla_dump_to")) {
         ts_log(TS_LOG_WARNING,
@@ -456,7 +409,7 @@ ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error 
     if (status == TS_OK) status = write_options(e, NULL, &options, err);
     if (status == TS_OK) {
         ts__saved_key_program(text.data, text.length, options.data, options.length, key->program);
-        snprintf(key->plugin, sizeof key->plugin, "%s %.560s", e->platform, e->version);
+        ts__saved_key_plugin(e->platform, e->version, key);
     }
     ts_string_free(&text);
     ts_string_free(&options);

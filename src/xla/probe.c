@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "xla/child.h"
+#include "xla/devices.h"
 #include "xla/pjrt.h"
 #include "xla/plugin.h"
 
@@ -104,35 +104,13 @@ static double time_limit(void)
     return *end == '\0' && seconds > 0 && seconds < 1e6 ? seconds : default_timeout;
 }
 
-/* The device files of TPU drivers, old and new. */
-static bool tpu_devices_exist(void)
+/* Without a type of accelerator on purpose: with one libtpu looks for the whole slice and not for a device. */
+static int environment(const char *path)
 {
-    char **name = NULL;
-    size_t n = 0;
-    bool found = false;
-    if (ts_list_folder("/dev", &name, &n, NULL) == TS_OK)
-        for (size_t i = 0; i < n && !found; i++)
-            found = strncmp(name[i], "accel", 5) == 0 && name[i][5] >= '0' && name[i][5] <= '9';
-    ts_names_free(name, n);
-    name = NULL;
-    n = 0;
-    if (!found && ts_path_kind_of("/dev/vfio") == TS_PATH_FOLDER &&
-        ts_list_folder("/dev/vfio", &name, &n, NULL) == TS_OK)
-        for (size_t i = 0; i < n && !found; i++) found = name[i][0] >= '0' && name[i][0] <= '9';
-    ts_names_free(name, n);
-    return found;
-}
-
-/* Without a type of accelerator on purpose: with one it looks for the whole slice and not for a device. */
-static int quiet_environment(const char *path, const char *const **env)
-{
-    static const char *const quiet[] = {"TPU_SKIP_MDS_QUERY=1", "TPU_WORKER_HOSTNAMES=localhost",
-                                        "TPU_WORKER_ID=0", "TPU_LOG_DIR=disabled",
-                                        "ALLOW_MULTIPLE_LIBTPU_LOAD=1"};
-    const char *slash = strrchr(path, '/');
-    *env = quiet;
-    if (!strstr(slash ? slash : path, "tpu") || tpu_devices_exist()) return 0;
-    return (int)(sizeof quiet / sizeof *quiet);
+    char file[128];
+    const char *slash = strrchr(path, '/'), *device = ts__devices_find("", file, sizeof file);
+    bool alone = strstr(slash ? slash : path, "tpu") && !(device && strcmp(device, "tpu") == 0);
+    return alone ? TS_LIBTPU_ALONE : 0;
 }
 
 ts_status ts__plugin_probe(const char *name, const char *path, bool with_client, int devices,
@@ -141,11 +119,10 @@ ts_status ts__plugin_probe(const char *name, const char *path, bool with_client,
     probe w = {path, with_client, devices};
     ts_child_result r;
     ts_error own = {0};
-    const char *const *env;
     char what[4200];
-    int n_env = quiet_environment(path, &env);
     snprintf(what, sizeof what, "the plugin %s, tried in a process of its own,", path);
-    ts_status status = ts__child_run(what, time_limit(), env, n_env, try_it, &w, &r, &own);
+    ts_status status = ts__child_run(what, time_limit(), ts_libtpu_alone, environment(path), try_it, &w, &r,
+                                     &own);
     *out = (ts_plugin_info){0};
     size_t n = r.bytes.length / sizeof(finding);
     if (n) *out = ((const finding *)(const void *)r.bytes.data)[n - 1].info;

@@ -27,6 +27,11 @@ void ts__saved_key_program(const char *text, size_t n, const char *options, size
     snprintf(out, 40, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
 }
 
+void ts__saved_key_plugin(const char *platform, const char *version, ts_saved_key *key)
+{
+    snprintf(key->plugin, sizeof key->plugin, "%.60s %.560s", platform, version);
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static ts_status header_text(const ts_saved_key *key, const void *bytes, size_t n, char **out,

@@ -18,6 +18,8 @@ typedef struct ts_saved_key { /* every part must be equal for the file to be loa
 /* options: the bytes of compile_options.h, without flags that only say where to dump. */
 void ts__saved_key_program(const char *text, size_t n, const char *options, size_t n_options,
                            char out[40]);
+/* version: all that the plugin says of it. */
+void ts__saved_key_plugin(const char *platform, const char *version, ts_saved_key *key);
 /* Whole or not at all: a temporary file beside it, synced, then renamed. */
 TS_MUST_CHECK ts_status ts__saved_write(const char *path, const ts_saved_key *key, const void *bytes,
                                         size_t n, ts_error *err);

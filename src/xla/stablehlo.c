@@ -6,8 +6,9 @@
  * the caller's stays as it is.
  * Not here: how an operation is written (stablehlo_elementwise.c, _shape.c, _repeat.c, _collective.c).
  */
-#include <inttypes.h>
+#include <stdio.h>
 
+#include "base/file.h"
 #include "xla/stablehlo_emit.h"
 
 static ts_shlo_emitter *const emitters[TS_OPS] = {
@@ -199,5 +200,24 @@ ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o, 
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                           "memory is out, or a program of more than %zu bytes, writing graph %s as StableHLO",
                           out->max, g->name);
+    return status;
+}
+
+ts_status ts__stablehlo_save(const char *folder, const char *name, const char *text, size_t n,
+                             ts_error *err)
+{
+    char file[256];
+    ts_writer *w;
+    snprintf(file, sizeof file, "%.200s.mlir", name);
+    for (char *p = file; *p; p++)
+        if (*p == '/') *p = '_'; /* a graph may have any name */
+    char *path = ts_path_join(folder, file);
+    if (!path) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the path of a program");
+    ts_status status = ts_writer_open(path, false, &w, err);
+    ts_free(path);
+    if (status != TS_OK) return status;
+    status = ts_writer_write(w, text, n, err);
+    if (status == TS_OK) return ts_writer_close(w, false, err);
+    ts_writer_abandon(w);
     return status;
 }

@@ -34,5 +34,8 @@ bool ts__precision_parse(const char *word, ts_precision *out);
  * mesh; UNIMPLEMENTED: what no lowering or loop can hold. Both name the op and where it stands in the model. */
 TS_MUST_CHECK ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o,
                                             ts_string *out, ts_error *err);
+/* Writes a program of n bytes to FOLDER/NAME.mlir; slashes in the graph's name become underscores. */
+TS_MUST_CHECK ts_status ts__stablehlo_save(const char *folder, const char *name, const char *text,
+                                           size_t n, ts_error *err);
 
 #endif

@@ -149,6 +149,25 @@ static void test_flags(void **state)
     ts_string_free(&s);
 }
 
+/* What a platform's compiler needs comes before the user's flags, the dump's folder last. */
+static void test_platforms(void **state)
+{
+    (void)state;
+    const char *flags[] = {"xla_tpu_scoped_vmem_limit_kib=32768"};
+    const ts_compile_options o = {.replicas = 1, .flag = flags, .n_flag = 1};
+    ts_error err = {0};
+    ts_string tpu = ts_string_new(1 << 20), cpu = ts_string_new(1 << 20);
+    assert_int_equal(ts__compile_options_for("tpu", &o, "/tmp/x", &tpu, &err), TS_OK);
+    assert_int_equal(nth(flag(&tpu, 0, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 16384);
+    assert_int_equal(nth(flag(&tpu, 1, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 32768);
+    assert_memory_equal(nth(flag(&tpu, 2, "xla_dump_to"), 1, 0).p, "/tmp/x", 6);
+    assert_int_equal(ts__compile_options_for("cpu", &o, NULL, &cpu, &err), TS_OK);
+    assert_int_equal(nth(flag(&cpu, 0, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 32768);
+    assert_int_equal(count_of(whole(&cpu), 7), 2);
+    ts_string_free(&tpu);
+    ts_string_free(&cpu);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -179,7 +198,7 @@ static void test_memory_out(void **state)
         ts_string s = ts_string_new(1 << 20);
         ts_error err = {0};
         ts_alloc_fail_at(n);
-        ts_status status = ts__compile_options_write(&o, &s, &err);
+        ts_status status = ts__compile_options_for("tpu", &o, "/tmp/x", &s, &err);
         ts_alloc_fail_at(0);
         passed = status == TS_OK;
         if (!passed) assert_int_equal(status, TS_RESOURCE_EXHAUSTED);
@@ -192,8 +211,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one),      cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_flags),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_flags),    cmocka_unit_test(test_platforms),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
