@@ -35,7 +35,7 @@ struct ts_profile {
     bool placed, active, over;
     int64_t first, last; /* steps [first, last) */
     recorded *step;
-    size_t n_step;
+    size_t n_step, cap_step;
     ts_profile_event *event;
     size_t n_event, cap_event;
     uint64_t left_out; /* events that happened and are not kept */
@@ -90,11 +90,15 @@ void ts__profile_dispatch(ts_run *r)
 /* Room for n more events and one more step. */
 static bool grow(ts_profile *p, size_t n)
 {
-    recorded *step = ts_realloc(p->step, p->n_step * sizeof *step, (p->n_step + 1) * sizeof *step);
-    if (!step) return false;
-    p->step = step;
+    if (p->n_step == p->cap_step) {
+        size_t cap = p->cap_step ? 2 * p->cap_step : 8;
+        recorded *step = ts_realloc(p->step, p->cap_step * sizeof *step, cap * sizeof *step);
+        if (!step) return false;
+        p->step = step;
+        p->cap_step = cap;
+    }
     if (p->n_event + n <= p->cap_event) return true;
-    size_t cap = p->n_event + n;
+    size_t cap = 2 * p->cap_event > p->n_event + n ? 2 * p->cap_event : p->n_event + n;
     ts_profile_event *event =
         ts_realloc(p->event, p->cap_event * sizeof *event, cap * sizeof *event);
     if (!event) return false;
@@ -235,6 +239,7 @@ static ts_status write_events(const ts_run *r, ts_writer *w, ts_string *s, ts_er
             TS_TRY(flush(w, s, err));
         }
         end_step(s, t, origin);
+        TS_TRY(flush(w, s, err)); /* a step whose ops are left out too */
     }
     ts_string_printf(s, "\n], \"otherData\": {\"left_out\": %llu}}\n",
                      (unsigned long long)p->left_out);

@@ -237,12 +237,32 @@ static void a_folder_that_cannot_be_written(void **state)
     assert_int_equal(s.n_line, 0);
 }
 
+/* More than a file keeps: the steps behind that have no ops in it, and it is written all the same. */
+static void a_profile_that_overflows(void **state)
+{
+    seen s;
+    (void)state;
+    if (getenv("VALGRIND")) {
+        puts("SKIP: a million ops take minutes under valgrind");
+        skip();
+    }
+    run("long",
+        "base_num_decoder_layers=16 base_emb_dim=8 base_mlp_dim=8 base_num_query_heads=1 "
+        "max_target_length=2 per_device_batch_size=1 vocab_size=16 dataset_type=synthetic "
+        "steps=1500 profiler_steps=1500",
+        &s);
+    assert_int_equal(s.warnings, 0);
+    assert_int_equal(s.n_line, 3);
+    assert_non_null(strstr(s.line[2], "ops are not in the file, which holds 1048576 at most"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_of_three_steps),
         cmocka_unit_test(a_run_that_ends_early),
         cmocka_unit_test(a_folder_that_cannot_be_written),
+        cmocka_unit_test(a_profile_that_overflows),
     };
     return cmocka_run_group_tests_name("profile", tests, set_up, tear_down);
 }
