@@ -333,8 +333,9 @@ static int64_t trip_count(const walk *w, const hlo_instruction *loop)
         if (!found) found = known_int(w, operand(w, outer, i), &limit);
     }
     if (!found) return -1;
-    n = limit - (index >= 0 ? start_of(w, loop, index) : 0);
-    return n < 0 ? 0 : n;
+    int64_t start = index >= 0 ? start_of(w, loop, index) : 0;
+    if (limit <= start) return 0;
+    return __builtin_sub_overflow(limit, start, &n) ? INT64_MAX : n;
 }
 
 /* ---- collectives ----------------------------------------------------------------------------- */

@@ -96,13 +96,13 @@ void ts__stablehlo_iota(ts_shlo *e, const ts_node *n)
     ts__shlo_set(e, n, 0, ts__shlo_convert(e, v, t->dtype));
 }
 
-/* Whether every element of v is one number, and which. */
-static bool is_constant(const ts_value *v, double *number)
+/* Whether every element of an integer v is one number, and which: its low 32 bits. */
+static bool is_constant(const ts_value *v, uint32_t *bits)
 {
     while (v->node && (v->node->op == TS_OP_broadcast || v->node->op == TS_OP_reshape))
         v = v->node->in[0];
     if (!v->node || v->node->op != TS_OP_constant) return false;
-    *number = v->node->attr.constant.value;
+    *bits = bits_of(v->node->attr.constant.value);
     return true;
 }
 
@@ -229,8 +229,8 @@ void ts__stablehlo_div(ts_shlo *e, const ts_node *n)
 {
     ts_shlo_value x = ts__shlo_in(e, n, 0), y = ts__shlo_in(e, n, 1), one, zero, is_zero, minus, v;
     const ts_dtype t = x.type.dtype;
-    double c = 0;
-    if ((t != TS_I32 && t != TS_U32) || (is_constant(n->in[1], &c) && c != 0 && c != -1)) {
+    uint32_t c = 0;
+    if ((t != TS_I32 && t != TS_U32) || (is_constant(n->in[1], &c) && c != 0 && c != UINT32_MAX)) {
         ts__shlo_set(e, n, 0, ts__shlo_binary(e, "divide", x, y));
         return;
     }
@@ -253,8 +253,8 @@ static void shift(ts_shlo *e, const ts_node *n, const char *op)
 {
     ts_shlo_value x = ts__shlo_in(e, n, 0), y = ts__shlo_in(e, n, 1);
     ts_shlo_value v = ts__shlo_binary(e, op, x, y);
-    double c;
-    if (!is_constant(n->in[1], &c) || c < 0 || c > 31) {
+    uint32_t c;
+    if (!is_constant(n->in[1], &c) || c > 31) {
         ts_shlo_value bits = bitcast(e, y, TS_U32);
         v = ts__shlo_select(e, ts__shlo_compare(e, "LT", bits, like(e, 32, bits)), v,
                             like(e, 0, v));

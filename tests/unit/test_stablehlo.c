@@ -311,6 +311,30 @@ static void test_constants(void **state)
     }
 }
 
+/* A guard falls away only where the constant's bits say so: 0.5 is the integer 0. */
+static void test_guards(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op, *value, *dtype;
+        bool guarded;
+    } rows[] = {{"div", "7", "i32", false},  {"div", "0.5", "i32", true}, {"div", "nan", "i32", true},
+                {"div", "-1", "i32", true},  {"div", "4294967295", "i32", true},
+                {"shift_left", "31", "u32", false}, {"shift_left", "32", "u32", true},
+                {"shift_left", "-1", "u32", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char graph[400];
+        snprintf(graph, sizeof graph,
+                 "graph \"c\" { in %%0 \"x\" %s[2] %%1 = constant() value=%s dtype=%s shape=[2] : %s[2] "
+                 "%%2 = %s(%%0, %%1) : %s[2] out \"y\" %%2 }",
+                 rows[i].dtype, rows[i].value, rows[i].dtype, rows[i].dtype, rows[i].op, rows[i].dtype);
+        char *text = program(graph);
+        if ((count(text, "stablehlo.select") > 0) != rows[i].guarded)
+            fail_msg("%s by %s:\n%s", rows[i].op, rows[i].value, text);
+        ts_free(text);
+    }
+}
+
 /* A program of every composite has none left, and is the same each time. */
 static void test_composites(void **state)
 {
@@ -368,7 +392,7 @@ int main(void)
         cmocka_unit_test(test_whole),      cmocka_unit_test(test_carried),
         cmocka_unit_test(test_repeat),     cmocka_unit_test(test_precision),
         cmocka_unit_test(test_groups),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_constants),  cmocka_unit_test(test_composites),
+        cmocka_unit_test(test_constants), cmocka_unit_test(test_guards),  cmocka_unit_test(test_composites),
         cmocka_unit_test(test_memory_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
