@@ -1,9 +1,9 @@
 /* test_xla_collectives.c – collectives on a real plugin: eight devices as a mesh, values checked.
  *
  * Every collective over either axis of a=2, b=4, in f32, bf16 and i32, and over an axis in the middle of four; once
- * at the top and once an iteration of a repeat, against what the definition gives when it is written down device by device. Values are small whole numbers, so sums are
- * exact in each dtype. Runs on the plugin "cpu" that is found (TESSERA_PLUGIN_PATH), or the one that
- * TESSERA_TEST_PLUGIN names; skipped where there is none.
+ * at the top and once an iteration of a repeat, against what the definition gives when it is written down device by
+ * device. Values are small whole numbers, so sums are exact in each dtype. Runs on the plugin "cpu" that is found
+ * (TESSERA_PLUGIN_PATH), or the one that TESSERA_TEST_PLUGIN names; skipped where there is none.
  */
 #include "unit/ir_help.h"
 #include "exec/engine.h"
