@@ -4,6 +4,9 @@
  * same precision, same options. No data is opened, no run's folder is made.
  * Not here: topologies, the child process and its report (xla/), what is printed (cli/compile.c).
  */
+#include <stdio.h>
+
+#include "base/file.h"
 #include "base/log.h"
 #include "train/run.h"
 #include "xla/aot.h"
@@ -36,6 +39,27 @@ static ts_status find_plugin(const ts_config *c, const ts_topology *t, char *pat
     return status == TS_OK ? TS_OK : TS_ERROR(err, status, "%s", why.msg);
 }
 
+/* Before minutes go into compiling. The file takes its name's place at the end: a device would be lost. */
+static ts_status check_file(const ts_config *c, ts_error *err)
+{
+    char folder[4096];
+    const char *path = c->compiled_trainstep_file, *slash = strrchr(path, '/');
+    ts_path_kind kind = *path ? ts_path_kind_of(path) : TS_PATH_FILE;
+    if (!*path) return TS_OK;
+    if (kind != TS_PATH_FILE && kind != TS_PATH_NONE)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "compiled_trainstep_file=%s is a %s; expected the name of a file", path,
+                        kind == TS_PATH_FOLDER ? "folder" : "device or pipe");
+    int n = slash && slash > path ? snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path) : 0;
+    if (n < 0 || (size_t)n >= sizeof folder)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "compiled_trainstep_file: the name is too long");
+    if (n > 0 && ts_path_kind_of(folder) != TS_PATH_FOLDER)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "compiled_trainstep_file=%s: there is no folder %s; make it first", path,
+                        folder);
+    return TS_OK;
+}
+
 static void say_idle(const ts_config *c, const ts_topology *t)
 {
     if (t->devices <= c->devices) return;
@@ -44,6 +68,17 @@ static void say_idle(const ts_config *c, const ts_topology *t)
            "other %lld would be idle",
            t->name, t->devices, (long long)c->devices, (long long)c->devices,
            (long long)(t->devices - c->devices));
+}
+
+/* Of the data only this much goes into the program, and the keys tell it. */
+static void say_assumed(const ts_config *c)
+{
+    if (!c->data_problem) return;
+    ts_log(TS_LOG_INFO, "%s here; compiled for dataset_type=%s, %s", c->data_problem,
+           c->dataset_type,
+           ts__program_options(c, &c->model).packed
+               ? "rows with segments and positions (several files, or packing)"
+               : "rows without segments (one file, no packing)");
 }
 
 static ts_status compile_graph(const ts_config *c, const ts_topology *t, const ts_graph *g,
@@ -68,6 +103,7 @@ static ts_status compile_graph(const ts_config *c, const ts_topology *t, const t
                         t->devices, (long long)c->devices);
     TS_TRY(find_plugin(c, t, plugin, sizeof plugin, err));
     say_idle(c, t);
+    say_assumed(c);
     return ts__aot_compile(&job, out, err);
 }
 
@@ -79,6 +115,7 @@ ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err)
     ts_graph *g;
     memset(out, 0, sizeof *out);
     TS_TRY(find_topology(c, &t, err));
+    TS_TRY(check_file(c, err));
     TS_TRY(ts__read_model(c, &model, err));
     TS_TRY(ts__build_train(c, &model, &g, err));
     ts_status status = compile_graph(c, &t, g, out, err);

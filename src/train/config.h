@@ -48,6 +48,7 @@ struct ts_config {
     const char *model_file; /* the preset that was used, "" when none was */
     ts_config_list xla_flags; /* compile_xla_flags, each "name=value" */
     const char *output_problem; /* why the default output folder cannot be written; NULL: it can */
+    const char *data_problem;   /* with compile_topology: which data file is not here; NULL: none */
 
     size_t n_notes; /* keys that were set and have no effect, and the like; to be shown once */
     const char *const *notes;
@@ -58,6 +59,8 @@ struct ts_config {
 /* Where nobody chose an output folder, a command that writes none (parity) must work without one: a run
  * asks for it before anything else. A chosen folder was checked by ts_config_load. */
 TS_MUST_CHECK ts_status ts_config_check_output(const ts_config *c, ts_error *err);
+/* Data files that are not on this machine: no mistake where compile_topology is set and nothing reads them. */
+TS_MUST_CHECK ts_status ts_config_check_data(const ts_config *c, ts_error *err);
 /* What the loader of a split is opened with; everything it points to lives until ts_config_free. The
  * training split's rows are those of one micro-batch. With model_path, set vocab_size afterwards. */
 void ts_config_loader_options(const ts_config *c, ts_data_split split,

@@ -125,6 +125,23 @@ static void check_missing(ts_loading *l, int k, const char *path)
         ts__key_problem(l, k, "%.200s does not exist", path);
 }
 
+/* With compile_topology set the data may lie where the program will run: `tessera compile` reads none, and training
+ * asks (ts_config_check_data). */
+static void postpone_missing(ts_loading *l, int k, const char *path)
+{
+    if (l->c->data_problem) return;
+    l->c->data_problem =
+        ts_arena_printf(l->arena, "%s: %.200s does not exist", ts__keys[k].name, path);
+    l->out_of_memory |= !l->c->data_problem;
+}
+
+ts_status ts_config_check_data(const ts_config *c, ts_error *err)
+{
+    if (!c->data_problem) return TS_OK;
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "1 error in the configuration, nothing was started\n\n  %s", c->data_problem);
+}
+
 static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
 {
     for (size_t i = 0; i < paths->n && !l->bad[k]; i++) {
@@ -143,6 +160,8 @@ static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
                 path, path, slash ? "" : "/", inside);
         else if (kind == TS_PATH_FOLDER)
             ts__key_problem(l, k, "%.200s is a folder; expected a .jsonl, .txt or .bin file", path);
+        else if (kind == TS_PATH_NONE && *l->c->compile_topology)
+            postpone_missing(l, k, path);
         else if (kind == TS_PATH_NONE)
             check_missing(l, k, path);
         else if (kind == TS_PATH_OTHER)

@@ -229,6 +229,7 @@ static ts_status open_engine(ts_run *r, ts_error *err)
     ts_engine_choice choice;
     const char *note;
     TS_TRY(ts_config_check_output(c, err));
+    TS_TRY(ts_config_check_data(c, err));
     /* At once where the folder is there; another run's data may take minutes to read. */
     if (ts_path_kind_of(c->run_folder) == TS_PATH_FOLDER) TS_TRY(lock_folder(r, err));
     ts__choose_engine(c, "", &choice);

@@ -105,8 +105,31 @@ loads() {
     nothing_left 'a file'
 }
 loads "$fake"
-expect 2 $compile compile_topology=cpu:1 plugin="$fake" compiled_trainstep_file="$work/none/step"
-says err "$work/none/step"
+# A place where no file can be is refused before anything is compiled, and stays what it is.
+mkfifo "$work/pipe"
+for place in none/step pipe tmp; do
+    FAKE_PJRT_ABORT=PJRT_Client_Compile expect 2 $compile compile_topology=cpu:1 plugin="$fake" compiled_trainstep_file="$work/$place"
+    says err "compiled_trainstep_file=$work/$place"
+done
+[ -p "$work/pipe" ] || fail 'a pipe was replaced by a file'
+
+# ---- data that lie where the program will run -----------------------------------------------------
+# program FILE: the hash of the program that it holds.
+program() { sed -n '2s/.*"program":"\([0-9a-f]*\)".*/\1/p' "$1"; }
+slice="compile_topology=v6e:1x1 plugin=$fake dataset_type=jsonl max_target_length=32"
+echo '{"text": "a row"}' >"$work/here.jsonl"
+for packing in true false; do
+    expect 0 $compile $slice packing=$packing dataset_path="$work/here.jsonl" compiled_trainstep_file="$work/here"
+    says_not err 'does not exist'
+    expect 0 $compile $slice packing=$packing dataset_path=/data/there.jsonl compiled_trainstep_file="$work/there"
+    [ $packing = true ] && rows='rows with segments' || rows='rows without segments'
+    says err "dataset_path: /data/there.jsonl does not exist here; compiled for dataset_type=jsonl, $rows"
+    [ -n "$(program "$work/here")" ] && [ "$(program "$work/here")" = "$(program "$work/there")" ] ||
+        fail "packing=$packing: another program without the data"
+done
+expect 2 train base.yml $tiny run_name=other engine=cpu $slice plugin= dataset_path=/data/there.jsonl
+says err 'dataset_path: /data/there.jsonl does not exist'
+[ ! -e "$work/runs/other" ] || [ -z "$(steps_of other)" ] || fail 'trained without data'
 
 # ---- stopped (a shell's background jobs ignore SIGINT) ---------------------------------------------
 FAKE_PJRT_HANG=PJRT_Compile sh -c 'echo $$ >"$0/pid"; exec "$@"' "$work" "$TESSERA" $compile \
