@@ -4,12 +4,11 @@
  * written as one ts_aot_answer, then the serialized program where a file is wanted; the parent judges it. Nothing is
  * freed that the end of the process frees.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "xla/aot_internal.h"
+#include "xla/child.h"
 #include "xla/compile_options.h"
 #include "xla/pjrt.h"
 
@@ -260,19 +259,6 @@ static ts_status serialize(compiler *c, ts_error *err)
     return serialize_once(c, err);
 }
 
-static bool send_all(int fd, const void *data, size_t n)
-{
-    const char *p = data;
-    while (n) {
-        ssize_t sent = write(fd, p, n);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent <= 0) return false; /* the parent is gone, or reports that less came than was announced */
-        p += sent;
-        n -= (size_t)sent;
-    }
-    return true;
-}
-
 void ts__aot_child(void *context, int fd)
 {
     const ts_aot_work *w = context;
@@ -288,6 +274,6 @@ void ts__aot_child(void *context, int fd)
     }
     c.answer.status = status;
     if (status != TS_OK) copy(c.answer.message, sizeof c.answer.message, err.msg, strlen(err.msg));
-    if (send_all(fd, &c.answer, sizeof c.answer) && status == TS_OK && c.bytes)
-        (void)send_all(fd, c.bytes, c.answer.executable_bytes);
+    if (ts__child_send(fd, &c.answer, sizeof c.answer) && status == TS_OK && c.bytes)
+        (void)ts__child_send(fd, c.bytes, c.answer.executable_bytes);
 }

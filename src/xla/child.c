@@ -75,6 +75,19 @@ _Noreturn static void be_child(pid_t parent, const int result[2], const int outp
     _exit(0);
 }
 
+bool ts__child_send(int fd, const void *data, size_t n)
+{
+    const char *p = data;
+    while (n) {
+        ssize_t sent = write(fd, p, n);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return false;
+        p += sent;
+        n -= (size_t)sent;
+    }
+    return true;
+}
+
 /* ---- the parent ------------------------------------------------------------------------------ */
 
 static void keep_end(ts_string *s, const char *data, size_t n)

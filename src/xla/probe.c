@@ -5,10 +5,8 @@
  * machine without TPU devices is told not to ask the cloud's metadata server, which would take it minutes.
  * Not here: where plugins are (plugin.c).
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "xla/child.h"
 #include "xla/devices.h"
@@ -29,19 +27,6 @@ typedef struct finding {
 static const double default_timeout = 60;
 
 /* ---- in the child ---------------------------------------------------------------------------- */
-
-static void send_all(int fd, const finding *f)
-{
-    const char *p = (const char *)f;
-    size_t left = sizeof *f;
-    while (left) {
-        ssize_t n = write(fd, p, left);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* the parent reports that nothing came */
-        p += n;
-        left -= (size_t)n;
-    }
-}
 
 static ts_status look_at_devices(const ts_pjrt *p, const probe *w, ts_plugin_info *i, ts_error *err)
 {
@@ -83,13 +68,13 @@ static void try_it(void *context, int fd)
         i->api_major = p->major;
         i->api_minor = p->minor;
         snprintf(i->stablehlo, sizeof i->stablehlo, "%s", p->stablehlo);
-        send_all(fd, &f);
+        (void)ts__child_send(fd, &f, sizeof f);
         if (w->with_client) i->status = look_at_devices(p, w, i, &err);
     }
     if (i->status != TS_OK && !strstr(err.msg, w->path))
         ts__error_context(&err, "the plugin %s", w->path);
     snprintf(i->problem, sizeof i->problem, "%.*s", (int)sizeof i->problem - 1, err.msg);
-    send_all(fd, &f);
+    (void)ts__child_send(fd, &f, sizeof f);
     ts__pjrt_free(p);
 }
 
