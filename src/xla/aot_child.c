@@ -166,7 +166,7 @@ static ts_status make_key(compiler *c, ts_error *err)
     ts_saved_key *key = &c->answer.key;
     ts_string options;
     TS_TRY(write_options(c, false, &options, err));
-    ts__saved_key_plugin(c->platform, c->answer.version, key);
+    ts__saved_key_plugin(c->pjrt, c->platform, c->answer.version, key);
     ts__saved_key_program(c->program.data, c->program.length, options.data, options.length,
                           key->program);
     snprintf(key->topology, sizeof key->topology, "%s", c->job->topology->name);

@@ -409,7 +409,7 @@ ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error 
     if (status == TS_OK) status = write_options(e, NULL, &options, err);
     if (status == TS_OK) {
         ts__saved_key_program(text.data, text.length, options.data, options.length, key->program);
-        ts__saved_key_plugin(e->platform, e->version, key);
+        ts__saved_key_plugin(e->pjrt, e->platform, e->version, key);
     }
     ts_string_free(&text);
     ts_string_free(&options);

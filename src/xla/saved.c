@@ -27,9 +27,12 @@ void ts__saved_key_program(const char *text, size_t n, const char *options, size
     snprintf(out, 40, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
 }
 
-void ts__saved_key_plugin(const char *platform, const char *version, ts_saved_key *key)
+void ts__saved_key_plugin(const ts_pjrt *plugin, const char *platform, const char *version,
+                          ts_saved_key *key)
 {
-    snprintf(key->plugin, sizeof key->plugin, "%.60s %.560s", platform, version);
+    snprintf(key->plugin, sizeof key->plugin, "%.60s %.480s, PJRT %d.%d, StableHLO %s", platform,
+             version, plugin->major, plugin->minor,
+             *plugin->stablehlo ? plugin->stablehlo : "unknown");
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -107,6 +107,16 @@ static ts_status unknown_kind(const char *text, size_t n, ts_error *err)
                     text, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
+static ts_status no_size(const kind *k, ts_error *err)
+{
+    char shaped[64];
+    slice_name(k, &(shape){{2, 2, 1}}, shaped, sizeof shaped);
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "%s lacks its size; expected the chips along %s, as %s, or a number, as %s-%d",
+                    k->name, k->rank == 2 ? "both dimensions" : "three dimensions", shaped, k->name,
+                    4 * k->counted);
+}
+
 /* chips: what text asks for, half_more: and half of one more. */
 static ts_status no_such_slice(const char *text, const kind *k, int64_t chips, bool half_more,
                                ts_error *err)
@@ -160,7 +170,7 @@ static bool dims(const char *p, int rank, shape *out)
 static ts_status parse_cpu(const char *text, const char *rest, ts_topology *out, ts_error *err)
 {
     int n;
-    const char *end = number(rest, &n);
+    const char *end = *rest == ':' ? number(rest + 1, &n) : NULL;
     if (!end || *end || n < 1 || n > MAX_CPU)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "%.60s: expected cpu:N with N devices, 1 … %d, as cpu:4", text, MAX_CPU);
@@ -212,13 +222,12 @@ ts_status ts__topology_parse(const char *text, int64_t slices, ts_topology *out,
                         "%lld slices: a program of this version spans one; "
                         "compile_topology_num_slices=1 (or -1) works",
                         (long long)slices);
-    if (!text[n]) return unknown_kind(text, n, err);
-    if (n == 3 && memcmp(text, "cpu", 3) == 0 && text[n] == ':')
-        return parse_cpu(text, text + n + 1, out, err);
+    if (n == 3 && memcmp(text, "cpu", 3) == 0) return parse_cpu(text, text + n, out, err);
     for (int i = 0; i < N_KINDS; i++) {
         const kind *k = &kinds[i];
         bool same = strlen(k->name) == n && memcmp(k->name, text, n) == 0;
         bool rented = strlen(k->accelerator) == n && memcmp(k->accelerator, text, n) == 0;
+        if ((same || rented) && !text[n]) return no_size(k, err);
         if (same || rented) return parse_tpu(text, text + n + 1, k, out, err);
     }
     return unknown_kind(text, n, err);

@@ -119,6 +119,31 @@ static void test_hash(void **state)
     assert_string_not_equal(a, d);
 }
 
+/* XLA's CPU plugins all call their version "cpu": the interface's versions tell them apart. */
+static void test_plugin(void **state)
+{
+    (void)state;
+    ts_pjrt old = {.major = 0, .minor = 106, .stablehlo = "1.16.1"}, new = old;
+    ts_saved_key a = key, b = key;
+    ts__saved_key_plugin(&old, "cpu", "cpu", &a);
+    assert_string_equal(a.plugin, "cpu cpu, PJRT 0.106, StableHLO 1.16.1");
+    new.minor = 115;
+    ts__saved_key_plugin(&new, "cpu", "cpu", &b);
+    assert_string_not_equal(a.plugin, b.plugin);
+    new = old;
+    strcpy(new.stablehlo, "1.20.0");
+    ts__saved_key_plugin(&new, "cpu", "cpu", &b);
+    assert_int_equal(ts__saved_write(path_of("a"), &a, "code", 4, NULL), TS_OK);
+    refused(path_of("a"), &b, TS_FAILED_PRECONDITION, "another plugin: it has cpu cpu, PJRT 0.106",
+            "StableHLO 1.20.0");
+    char long_version[900];
+    memset(long_version, 'v', sizeof long_version - 1);
+    long_version[sizeof long_version - 1] = '\0';
+    ts__saved_key_plugin(&old, "tpu", long_version, &a);
+    ts__saved_key_plugin(&new, "tpu", long_version, &b);
+    assert_string_not_equal(a.plugin, b.plugin); /* cut, but not there */
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -133,6 +158,7 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_round), cmocka_unit_test(test_mismatch),
-                                       cmocka_unit_test(test_damage), cmocka_unit_test(test_hash)};
+                                       cmocka_unit_test(test_damage), cmocka_unit_test(test_hash),
+                                       cmocka_unit_test(test_plugin)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
