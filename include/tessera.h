@@ -383,8 +383,8 @@ typedef struct ts_plugin_info {
     char problem[1200];
 } ts_plugin_info;
 
-/* Every plugin that is found, each tried in a child process of its own, so that none can end this one. Owns
- * *out until ts_plugins_free. */
+/* Every plugin that is found, each tried in a child process of its own, so that none can end this one; one that does
+ * not work is in the list too. Owns *out until ts_plugins_free. CANCELLED: a signal that ends this process came. */
 TS_MUST_CHECK ts_status ts_plugins_list(ts_plugin_info **out, size_t *n, ts_error *err);
 void ts_plugins_free(ts_plugin_info *list);
 
@@ -438,7 +438,9 @@ typedef struct ts_aot_report {
 } ts_aot_report;
 
 /* Compiles the train step of c for c's compile_topology in a child process, with no device and no network. A program
- * that is too big is TS_OK with fits = false. Owns *out until ts_aot_report_free. */
+ * that is too big is TS_OK with fits = false. INVALID_ARGUMENT: no such topology, or too few devices in it; UNAVAILABLE:
+ * no plugin for it, or one that dies; DEADLINE_EXCEEDED: an hour was not enough; CANCELLED: by a signal. Owns *out
+ * until ts_aot_report_free; empty where it fails. */
 TS_MUST_CHECK ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err);
 void ts_aot_report_free(ts_aot_report *r);
 
