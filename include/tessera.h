@@ -318,6 +318,7 @@ const char *ts_config_note(
     const ts_config *c, size_t i); /* what a user should know about set keys; NULL past the last */
 const char *ts_config_run_folder(const ts_config *c);
 bool ts_config_wants_log(const ts_config *c); /* log_config */
+const char *ts_config_compile_topology(const ts_config *c); /* as it was written; "" unset */
 /* "Config param key: value", one line each, sorted. Freed with ts_text_free; NULL when memory is out. */
 char *ts_config_text(const ts_config *c);
 void ts_text_free(char *text);

@@ -27,7 +27,8 @@ static const char help[] =
     "example:\n"
     "  tessera compile base.yml model_name=llama3.2-1b per_device_batch_size=1 max_target_length=4096 \\\n"
     "      compile_topology=v6e:1x1\n\n"
-    "exit codes: 0 it fits, 1 it does not, 2 usage or configuration, 4 no plugin, 5 timed out\n";
+    "exit codes: 0 it fits, 1 it does not, 2 usage or configuration, 4 no plugin,\n"
+    "5 timed out, 130 Ctrl-C, 143 SIGTERM\n";
 
 const cli_command cli_compile_command = {"compile", "compiles for devices that are not there", help,
                                          cli_compile};
@@ -162,15 +163,6 @@ static void hold_signals(sigset_t *before)
     sigprocmask(SIG_BLOCK, &held, before);
 }
 
-/* The value of compile_topology= among the words, for the line of progress. */
-static const char *topology_of(const char *const *words, int n)
-{
-    const char *found = getenv("M_COMPILE_TOPOLOGY"), key[] = "compile_topology=";
-    for (int i = 0; i < n; i++)
-        if (strncmp(words[i], key, sizeof key - 1) == 0) found = words[i] + sizeof key - 1;
-    return found;
-}
-
 static int compile(const char **words, int n, bool json, bool quiet)
 {
     ts_config *c = NULL;
@@ -178,8 +170,8 @@ static int compile(const char **words, int n, bool json, bool quiet)
     ts_aot_report report;
     sigset_t before;
     if (ts_config_load_words(words, n, &c, &err) != TS_OK) return cli_fail("compile", &err);
-    const char *topology = topology_of(words, n);
-    if (topology && !quiet) fprintf(stderr, "compiling for %s …\n", topology);
+    const char *topology = ts_config_compile_topology(c);
+    if (*topology && !quiet) fprintf(stderr, "compiling for %s …\n", topology);
     hold_signals(&before);
     ts_status status = ts_aot_compile(c, &report, &err);
     ts_config_free(c);

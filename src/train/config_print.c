@@ -87,6 +87,11 @@ bool ts_config_wants_log(const ts_config *c)
     return c->log_config;
 }
 
+const char *ts_config_compile_topology(const ts_config *c)
+{
+    return c->compile_topology;
+}
+
 char *ts_config_text(const ts_config *c)
 {
     ts_string s = ts_string_new(TS_CONFIG_TEXT_MAX);

@@ -39,6 +39,9 @@ says err 'compiling for cpu:1 …'
 says out 'memory of a device:'
 says_like out '^  arguments +[0-9.]+ GiB +[0-9,]+$'
 says_like out '^compiled in [0-9.]+ s'
+printf 'base_config: base.yml\ncompile_topology: "cpu:1"\n' >"$work/topology.yml"
+expect 0 compile "$work/topology.yml" $tiny plugin="$fake"
+says err 'compiling for cpu:1 …' # it stands in the file
 expect 0 $compile compile_topology=v6e-16 plugin="$fake" --json --quiet
 for key in topology devices per_device argument_bytes output_bytes alias_bytes temp_bytes peak_bytes capacity_bytes \
     code_bytes flops bytes_accessed collectives compile_seconds total_seconds host_peak_bytes; do
