@@ -29,13 +29,6 @@ typedef struct compiler {
     ts_aot_answer answer;
 } compiler;
 
-static void copy(char *to, size_t room, const char *text, size_t n)
-{
-    if (n > room - 1) n = ts_utf8_valid_prefix(text, room - 1);
-    if (n) memcpy(to, text, n);
-    to[n] = '\0';
-}
-
 static int by_number(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
@@ -54,20 +47,6 @@ static ts_status make_ids(compiler *c, size_t n, ts_error *err)
 
 /* ---- the devices ----------------------------------------------------------------------------- */
 
-static ts_status describe(compiler *c, PJRT_DeviceDescription *d, int *id, ts_error *err)
-{
-    PJRT_ARGS(PJRT_DeviceDescription_Id_Args, i);
-    PJRT_ARGS(PJRT_DeviceDescription_Kind_Args, k);
-    i.device_description = k.device_description = d;
-    TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_DeviceDescription_Id(&i),
-                          "asking for a device's number", err));
-    TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_DeviceDescription_Kind(&k),
-                          "asking for a device's kind", err));
-    *id = i.id;
-    copy(c->answer.kind, sizeof c->answer.kind, k.device_kind, k.device_kind_size);
-    return TS_OK;
-}
-
 static ts_status name_platform(compiler *c, ts_error *err)
 {
     PJRT_ARGS(PJRT_TopologyDescription_PlatformName_Args, n);
@@ -77,8 +56,9 @@ static ts_status name_platform(compiler *c, ts_error *err)
                           "asking for the platform", err));
     TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_TopologyDescription_PlatformVersion(&v),
                           "asking for its version", err));
-    copy(c->platform, sizeof c->platform, n.platform_name, n.platform_name_size);
-    copy(c->answer.version, sizeof c->answer.version, v.platform_version, v.platform_version_size);
+    ts__pjrt_copy(c->platform, sizeof c->platform, n.platform_name, n.platform_name_size);
+    ts__pjrt_copy(c->answer.version, sizeof c->answer.version, v.platform_version,
+                  v.platform_version_size);
     return TS_OK;
 }
 
@@ -119,7 +99,9 @@ static ts_status open_topology(compiler *c, ts_error *err)
     TS_TRY(ts__pjrt_check(c->pjrt, c->pjrt->api->PJRT_TopologyDescription_GetDeviceDescriptions(&d),
                           "listing the topology's devices", err));
     TS_TRY(make_ids(c, d.num_descriptions, err));
-    for (size_t i = 0; i < c->n_id; i++) TS_TRY(describe(c, d.descriptions[i], &c->id[i], err));
+    for (size_t i = 0; i < c->n_id; i++)
+        TS_TRY(ts__pjrt_describe(c->pjrt, d.descriptions[i], &c->id[i], c->answer.kind,
+                                 sizeof c->answer.kind, err));
     ask_capacity(c);
     return name_platform(c, err);
 }
@@ -227,7 +209,7 @@ static ts_status compile(compiler *c, ts_error *err)
     c->answer.compile_seconds = ts_clock_seconds() - start;
     if (status == TS_RESOURCE_EXHAUSTED) {
         c->answer.too_big = true;
-        copy(c->answer.message, sizeof c->answer.message, first.msg, strlen(first.msg));
+        ts__pjrt_copy(c->answer.message, sizeof c->answer.message, first.msg, strlen(first.msg));
         return TS_OK;
     }
     return status == TS_OK ? TS_OK : TS_ERROR(err, status, "%s", first.msg);
@@ -273,7 +255,8 @@ void ts__aot_child(void *context, int fd)
         status = serialize(&c, &err);
     }
     c.answer.status = status;
-    if (status != TS_OK) copy(c.answer.message, sizeof c.answer.message, err.msg, strlen(err.msg));
+    if (status != TS_OK)
+        ts__pjrt_copy(c.answer.message, sizeof c.answer.message, err.msg, strlen(err.msg));
     if (ts__child_send(fd, &c.answer, sizeof c.answer) && status == TS_OK && c.bytes)
         (void)ts__child_send(fd, c.bytes, c.answer.executable_bytes);
 }

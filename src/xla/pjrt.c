@@ -326,7 +326,7 @@ ts_pjrt_figures ts__pjrt_figures(const ts_pjrt *p, PJRT_Executable *e)
     return f;
 }
 
-static void copy_text(char *to, size_t room, const char *text, size_t n)
+void ts__pjrt_copy(char *to, size_t room, const char *text, size_t n)
 {
     if (!to || !room) return;
     if (n > room - 1) n = ts_utf8_valid_prefix(text, room - 1);
@@ -405,22 +405,28 @@ ts_status ts__pjrt_devices(const ts_pjrt *p, PJRT_Client *c, PJRT_Device *const 
     return TS_OK;
 }
 
-ts_status ts__pjrt_device_describe(const ts_pjrt *p, PJRT_Device *device, int *id, char *kind,
-                                   size_t n, ts_error *err)
+ts_status ts__pjrt_describe(const ts_pjrt *p, PJRT_DeviceDescription *d, int *id, char *kind,
+                            size_t n, ts_error *err)
 {
-    PJRT_ARGS(PJRT_Device_GetDescription_Args, d);
     PJRT_ARGS(PJRT_DeviceDescription_Id_Args, i);
     PJRT_ARGS(PJRT_DeviceDescription_Kind_Args, k);
-    d.device = device;
-    TS_TRY(ts__pjrt_check(p, p->api->PJRT_Device_GetDescription(&d), "describing a device", err));
-    i.device_description = k.device_description = d.device_description;
+    i.device_description = k.device_description = d;
     TS_TRY(ts__pjrt_check(p, p->api->PJRT_DeviceDescription_Id(&i), "asking for a device's number",
                           err));
     TS_TRY(ts__pjrt_check(p, p->api->PJRT_DeviceDescription_Kind(&k), "asking for a device's kind",
                           err));
     if (id) *id = i.id;
-    copy_text(kind, n, k.device_kind, k.device_kind_size);
+    ts__pjrt_copy(kind, n, k.device_kind, k.device_kind_size);
     return TS_OK;
+}
+
+ts_status ts__pjrt_device_describe(const ts_pjrt *p, PJRT_Device *device, int *id, char *kind,
+                                   size_t n, ts_error *err)
+{
+    PJRT_ARGS(PJRT_Device_GetDescription_Args, d);
+    d.device = device;
+    TS_TRY(ts__pjrt_check(p, p->api->PJRT_Device_GetDescription(&d), "describing a device", err));
+    return ts__pjrt_describe(p, d.device_description, id, kind, n, err);
 }
 
 ts_status ts__pjrt_platform(const ts_pjrt *p, PJRT_Client *c, char *name, size_t n, char *version,
@@ -430,9 +436,9 @@ ts_status ts__pjrt_platform(const ts_pjrt *p, PJRT_Client *c, char *name, size_t
     PJRT_ARGS(PJRT_Client_PlatformVersion_Args, v);
     a.client = v.client = c;
     TS_TRY(ts__pjrt_check(p, p->api->PJRT_Client_PlatformName(&a), "asking for the platform", err));
-    copy_text(name, n, a.platform_name, a.platform_name_size);
+    ts__pjrt_copy(name, n, a.platform_name, a.platform_name_size);
     TS_TRY(
         ts__pjrt_check(p, p->api->PJRT_Client_PlatformVersion(&v), "asking for its version", err));
-    copy_text(version, n_version, v.platform_version, v.platform_version_size);
+    ts__pjrt_copy(version, n_version, v.platform_version, v.platform_version_size);
     return TS_OK;
 }

@@ -52,6 +52,11 @@ TS_MUST_CHECK ts_status ts__pjrt_client_new(const ts_pjrt *p, int devices, PJRT_
 void ts__pjrt_client_free(const ts_pjrt *p, PJRT_Client *c);
 TS_MUST_CHECK ts_status ts__pjrt_devices(const ts_pjrt *p, PJRT_Client *c,
                                          PJRT_Device *const **out, size_t *n, ts_error *err);
+/* text of n bytes into to, which has room bytes, cut at a character and ended; to NULL or room 0: nothing. */
+void ts__pjrt_copy(char *to, size_t room, const char *text, size_t n);
+/* The same as device_describe for one that need not be there. */
+TS_MUST_CHECK ts_status ts__pjrt_describe(const ts_pjrt *p, PJRT_DeviceDescription *d, int *id,
+                                          char *kind, size_t n, ts_error *err);
 /* Of a device: its global id and its kind ("TPU v6 lite"; copied into kind, which may be NULL). */
 TS_MUST_CHECK ts_status ts__pjrt_device_describe(const ts_pjrt *p, PJRT_Device *d, int *id,
                                                  char *kind, size_t n, ts_error *err);
