@@ -190,7 +190,8 @@ static ts_status call_compiler(compiler *c, const ts_string *options, ts_error *
 
 static ts_status compile(compiler *c, ts_error *err)
 {
-    ts_stablehlo_options o = {sizeof o, c->job->precision, c->pjrt->carries_graph};
+    ts_stablehlo_options o = {sizeof o, c->job->precision, c->pjrt->carries_graph,
+                              c->job->replicas};
     ts_string with_dump, without;
     ts_error first = {0};
     c->program = ts_string_new(max_program);

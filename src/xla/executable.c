@@ -333,7 +333,7 @@ ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, s
 ts_status ts__xla_compile(ts_engine *engine, const ts_graph *g, ts_executable **out, ts_error *err)
 {
     ts_xla *e = (ts_xla *)engine;
-    ts_stablehlo_options o = {sizeof o, e->precision, e->pjrt->carries_graph};
+    ts_stablehlo_options o = {sizeof o, e->precision, e->pjrt->carries_graph, e->n_devices};
     ts_string text = ts_string_new(max_program);
     *out = NULL;
     ts_status status = ts__stablehlo_write(g, &o, &text, err);
@@ -401,7 +401,7 @@ static ts_status deserialize(ts_xla *e, const ts_graph *g, const char *path, con
 
 ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error *err)
 {
-    ts_stablehlo_options o = {sizeof o, e->precision, e->pjrt->carries_graph};
+    ts_stablehlo_options o = {sizeof o, e->precision, e->pjrt->carries_graph, e->n_devices};
     ts_string text = ts_string_new(max_program), options = ts_string_new(1 << 20);
     *key = (ts_saved_key){0};
     ts_status status = topology_key(e, key->topology, sizeof key->topology, err);

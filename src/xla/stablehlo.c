@@ -184,10 +184,22 @@ static ts_status write_lowered(const ts_graph *g, const ts_stablehlo_options *o,
     return e.status;
 }
 
+/* Other numbers would run too, and compute something else: groups and coordinates are those of the mesh. */
+static ts_status check_devices(const ts_graph *g, int devices, ts_error *err)
+{
+    int64_t n = 1;
+    for (int i = 0; i < g->n_axis; i++) n *= g->axis[i].size;
+    if (devices == 0 || g->n_axis == 0 || n == devices) return TS_OK;
+    return TS_ERROR(err, TS_FAILED_PRECONDITION,
+                    "graph %s is made for a mesh of %lld device%s and would run on %d; partition it for those",
+                    g->name, (long long)n, n == 1 ? "" : "s", devices);
+}
+
 ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o, ts_string *out,
                               ts_error *err)
 {
     ts_graph *copy;
+    TS_TRY(check_devices(g, o->devices, err));
     TS_TRY(ts_graph_clone(g, &copy, err));
     ts_status status = ts_graph_lower(copy, NULL, err);
     if (status == TS_OK) status = ts_graph_cse(copy, err);

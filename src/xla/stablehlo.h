@@ -21,6 +21,7 @@ typedef struct ts_stablehlo_options {
     size_t struct_size;
     ts_precision precision; /* of products of f32 operands */
     bool carry_graph;       /* the graph's own text behind the program, as comments */
+    int devices;            /* that are to run it; 0: as many as its mesh has */
 } ts_stablehlo_options;
 
 /* What opens the graph's text in the program's trailing comments; every line of it follows behind "// ". */
@@ -30,8 +31,8 @@ typedef struct ts_stablehlo_options {
 bool ts__precision_parse(const char *word, ts_precision *out);
 
 /* Lowers a copy of g (a valid graph, partitioned already) and writes it as a module with @main: arguments and results
- * are g's inputs and outputs, in order. FAILED_PRECONDITION: a collective of several devices in a graph without a
- * mesh; UNIMPLEMENTED: what no lowering or loop can hold. Both name the op and where it stands in the model. */
+ * are g's inputs and outputs, in order. FAILED_PRECONDITION: a mesh of another number of devices, or a collective
+ * of several in a graph without a mesh; UNIMPLEMENTED: what no lowering or loop can hold. Both name the op and where it stands in the model. */
 TS_MUST_CHECK ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o,
                                             ts_string *out, ts_error *err);
 /* Writes a program of n bytes to FOLDER/NAME.mlir; slashes in the graph's name become underscores. */

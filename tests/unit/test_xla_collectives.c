@@ -172,6 +172,18 @@ static void run(ts_engine *e, const mesh *m, const axis *a, ts_dtype dtype)
     ts_graph_free(g);
 }
 
+/* A mesh of fewer devices than there are: XLA would take it and index its axis beyond its end. */
+static void refuse(ts_engine *e)
+{
+    static const mesh four = {{{"a", 4, 1}}, 1};
+    ts_executable *x = NULL;
+    ts_error why = {0};
+    ts_graph *g = program(&four, &four.axis[0], TS_F32);
+    assert_int_equal(ts_compile(e, g, &x, &why), TS_FAILED_PRECONDITION);
+    assert_non_null(strstr(why.msg, "made for a mesh of 4 devices and would run on 8"));
+    ts_graph_free(g);
+}
+
 static void test_collectives(void **state)
 {
     const char *given = getenv("TESSERA_TEST_PLUGIN"), *plugin = given && *given ? given : "cpu";
@@ -196,6 +208,7 @@ static void test_collectives(void **state)
     }
     run(e, &deep, &deep.axis[1], TS_F32); /* costs nothing, and is no error */
     run(e, &deep, &deep.axis[2], TS_F32);
+    refuse(e);
     ts_engine_close(e);
 }
 
