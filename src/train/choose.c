@@ -122,8 +122,8 @@ static ts_status explain(const ts_engine_choice *choice, const ts_error *why, ts
         return TS_ERROR(err, TS_UNAVAILABLE, "%s (%s); engine=cpu runs without it", why->msg,
                         choice->why);
     /* What went wrong inside of a plugin is of its own kinds; to the user it is a plugin that does not work (4). */
-    bool inside =
-        why->code == TS_INTERNAL || why->code == TS_UNKNOWN || why->code == TS_UNIMPLEMENTED;
+    bool inside = why->code == TS_INTERNAL || why->code == TS_UNKNOWN ||
+                  why->code == TS_UNIMPLEMENTED || why->code == TS_DATA_LOSS;
     return TS_ERROR(err, inside ? TS_UNAVAILABLE : why->code, "%s", why->msg);
 }
 

@@ -35,7 +35,8 @@ static ts_status find_plugin(const ts_config *c, const ts_topology *t, char *pat
                         "plugin=%s does not compile for %s, plugin=%s does; leave plugin out",
                         c->plugin, t->name, t->plugin);
     ts_status status = ts__plugin_find(is_path ? c->plugin : t->plugin, path, n, &why);
-    if (status == TS_NOT_FOUND) status = TS_UNAVAILABLE; /* exit code 4: a plugin is missing */
+    /* Exit code 4: a plugin is missing, or is not what was installed. */
+    if (status == TS_NOT_FOUND || status == TS_DATA_LOSS) status = TS_UNAVAILABLE;
     return status == TS_OK ? TS_OK : TS_ERROR(err, status, "%s", why.msg);
 }
 

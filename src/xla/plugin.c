@@ -301,11 +301,17 @@ static void add_remedy(const site *found, char *text, size_t n)
         snprintf(text, n, "remove %s", found->folder);
 }
 
+/* What stands against loading it: its record cannot be read, or its bytes are not those that were recorded. */
 static ts_status site_status(const site *found, ts_error *err)
 {
     char remedy[4200];
-    if (found->status == TS_OK) return TS_OK;
     add_remedy(found, remedy, sizeof remedy);
+    if (found->status == TS_OK && found->record) {
+        ts_status status = ts__plugin_record_check(found->folder, found->record, err);
+        if (status == TS_DATA_LOSS) ts__error_context(err, "the plugin is not loaded (%s)", remedy);
+        return status;
+    }
+    if (found->status == TS_OK) return TS_OK;
     return TS_ERROR(err, found->status, "%s; %s", found->problem ? found->problem : "out of memory",
                     remedy);
 }
@@ -341,14 +347,6 @@ static void describe(const scan *s, const site *x, ts_plugin_info *out)
     ts_error err = {0};
     ts_status status = site_status(x, &err);
     const char *name = name_of(s, x);
-    if (status == TS_OK && x->record) {
-        status = ts__plugin_record_check(x->folder, x->record, &err);
-        if (status == TS_DATA_LOSS) {
-            char remedy[4200];
-            add_remedy(x, remedy, sizeof remedy);
-            ts__error_context(&err, "not loaded (%s)", remedy);
-        }
-    }
     if (status == TS_OK) {
         status = ts__plugin_probe(name, x->path, true, 0, out, &err); /* fills status and problem */
     } else {

@@ -159,6 +159,8 @@ there() {
 }
 if there cpu compile_topology=cpu:1; then
     says_like out '^work of a device and step: [0-9.e-]+ TFLOP'
+    awk '{ gsub(",", "", $NF) } $1 == "temporary" { t = $NF } $1 == "peak" { p = $NF } END { exit !(t > 0 && p > t) }' "$out" ||
+        fail 'the peak leaves out what is temporary'
     loads cpu
 fi
 if there tpu compile_topology=v6e:1x1 --json; then

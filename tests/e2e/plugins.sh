@@ -106,6 +106,12 @@ expect 0 plugins install cpu --quiet
 printf x | dd of="$work/plugins/cpu/pjrt_c_api_cpu_plugin.so" bs=1 seek=5000 conv=notrunc 2>/dev/null
 expect 0 plugins list
 says out 'damaged' # a word: lines break where the path says
+for command in "train base.yml $tiny run_name=no engine=xla plugin=cpu" "compile base.yml $tiny compile_topology=cpu:1"; do
+    expect 4 $command
+    says err 'the plugin is not loaded (`tessera plugins install cpu --again` puts it right)'
+    says err 'the library is damaged or was replaced'
+done
+expect 2 plugins install cpu --folder ''
 expect 0 plugins install cpu --folder "$work/other"
 says out "add $work/other"
 [ -e "$work/other/cpu/plugin.json" ] || fail '--folder was not used'

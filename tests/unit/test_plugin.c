@@ -41,6 +41,7 @@ static void write_file(const char *name, const char *text)
     "{\"name\": \"cpu\", \"package\": \"p\", \"version\": \"1\", \"file\": \"" file                \
     "\", \"bytes\": " bytes ", \"xxh3\": \"" hash "\", \"license\": \"\", \"source\": \"\"}"
 #define SOME_HASH "00112233445566778899aabbccddeeff"
+#define HASH_OF_X "5c7401c0ec22eeeeeaf06c6480b2cd11" /* XXH3-128 of "x" */
 
 static int setup(void **state)
 {
@@ -95,7 +96,7 @@ static void test_order(void **state)
                "x");
     finds("tpu", "venv/lib/python3.11/site-packages/libtpu/libtpu.so");
     finds("cpu", "venv/lib/python3.11/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so");
-    write_file("data/tessera/plugins/cpu/plugin.json", RECORD("odd.so", "1", SOME_HASH));
+    write_file("data/tessera/plugins/cpu/plugin.json", RECORD("odd.so", "1", HASH_OF_X));
     write_file("data/tessera/plugins/cpu/odd.so", "x");
     finds("cpu", "data/tessera/plugins/cpu/odd.so");
     setenv("TESSERA_PLUGIN_PATH", in_root("a:"), 1);
@@ -177,7 +178,10 @@ static void test_records(void **state)
     record_refused(RECORD("l.so", "1", "12"), "expected 32 hex digits");
     record_refused(RECORD("l.so", "1", "00112233445566778899AABBCCDDEEFF"), "32 hex digits");
     record_refused(RECORD("gone.so", "1", SOME_HASH), "is not there");
-    write_file("r/cpu/plugin.json", RECORD("l.so", "1", SOME_HASH));
+    /* A library that is not what was installed is not loaded. */
+    record_refused(RECORD("l.so", "1", SOME_HASH), "the library is damaged or was replaced");
+    record_refused(RECORD("l.so", "2", HASH_OF_X), "has 1 bytes, plugin.json says 2");
+    write_file("r/cpu/plugin.json", RECORD("l.so", "1", HASH_OF_X));
     finds("cpu", "r/cpu/l.so");
 }
 
