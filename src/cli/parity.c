@@ -16,12 +16,12 @@ static const char help[] =
     "  MODEL_DIR    a Hugging Face folder, a checkpoint or a run\n"
     "  --golden     safetensors with input_ids, labels, logits, loss, hidden.*, grad.* and, for three\n"
     "               AdamW steps, step_loss, step_grad_norm, param.*\n"
-    "  key=value    dtype (float32 here unless set), engine, threads, remat_policy, scan_layers,\n"
-    "               frozen_parameters\n"
+    "  key=value    dtype (float32 here unless set), engine, plugin, threads, remat_policy,\n"
+    "               scan_layers, frozen_parameters\n"
     "  --json       {\"ok\", \"tensors\": [{\"name\", \"max_abs\", \"max_rel\", \"bound\", \"ok\"}]}\n"
     "  --quiet      only what fails\n\n"
     "example:\n  tessera parity tiny-llama3 --golden tiny-llama3/golden.safetensors\n\n"
-    "exit codes: 0 within all bounds, 1 not, 2 usage, 3 unusable file\n";
+    "exit codes: 0 within all bounds, 1 not, 2 usage, 3 unusable file, 4 no device or plugin\n";
 
 const cli_command cli_parity_command = {"parity", "compares a model with reference outputs", help,
                                         cli_parity};

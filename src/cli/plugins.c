@@ -33,7 +33,7 @@ static const char help[] =
     "  tessera plugins list\n"
     "  tessera train base.yml engine=xla plugin=cpu …\n\n"
     "exit codes: 0 done, 2 usage or a licence that was not accepted, 3 an unusable download, 4 no\n"
-    "download (no network, no pip), 130 Ctrl-C\n";
+    "download (no network, no pip), 130 Ctrl-C, 143 SIGTERM\n";
 
 const cli_command cli_plugins_command = {"plugins", "lists and installs PJRT plugins (XLA)", help,
                                          cli_plugins};
@@ -288,6 +288,8 @@ static int run(const char *const *words, int n, ts_plugin_install_options *o, bo
     if (json) return cli_usage(c, "--json is for list");
     if (n == 1) return cli_usage(c, "install which one? expected cpu, tpu or cuda");
     if (n > 2) return cli_usage(c, "one plugin at a time; found %s and %s", words[1], words[2]);
+    if (o->folder && !*o->folder)
+        return cli_usage(c, "--folder is empty; leave it out for the usual folder");
     o->name = words[1];
     return install(o, quiet);
 }

@@ -24,8 +24,8 @@ static const char help[] =
     "it. Ctrl-C saves and stops, a second one ends at once; SIGTERM, or a terminal that closes\n"
     "(SIGHUP), saves and stops; SIGUSR1 saves and goes on. Who leaves the pipe stops the run, saved.\n\n"
     "example:\n" CLI_FIRST_RUN
-    "\nexit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 6 not finite, 75 SIGTERM,\n"
-    "129 SIGHUP, 130 Ctrl-C\n";
+    "\nexit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 4 no device or plugin, 5 a plugin\n"
+    "that hangs, 6 not finite, 75 SIGTERM, 129 SIGHUP, 130 Ctrl-C\n";
 
 const cli_command cli_train_command = {"train", "trains a model", help, cli_train};
 
