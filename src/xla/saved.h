@@ -1,8 +1,9 @@
 /* xla/saved.h – compiled_trainstep_file: a serialized executable and what it was made for.
  *
  * Two lines, then the bytes. The first is "tessera executable 1"; the second a JSON object with "topology",
- * "program" (XXH3-128 of the StableHLO text and of the compile options), "plugin" (platform, its version and those of
- * the interface: some plugins say no more of their version than their name), "bytes" and "xxh3" (of the bytes, hex). Nothing of it is trusted before all of it was checked.
+ * "program" (XXH3-128 of the StableHLO text and of the compile options), "plugin" (platform, its version and those
+ * of the interface: some plugins say no more of their version than their name), "bytes" and "xxh3" (of the bytes,
+ * hex). Nothing of it is trusted before all of it was checked.
  */
 #ifndef TS_SAVED_H
 #define TS_SAVED_H
