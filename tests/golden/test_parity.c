@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "ckpt/safetensors.h"
 #include "cpu/kernel.h"
+#include "slow.h"
 #include "xla/plugin.h"
 
 static const char *const models[] = {"tiny-llama3", "tiny-llama31"};
@@ -117,9 +118,10 @@ static int all_forms(const char *engine, const char *model)
     };
     int wrong = 0;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const char *words[] = {"base.yml",  forms[i][0], forms[i][1],
-                               forms[i][2], "threads=2", engine, "plugin=cpu"};
-        int n = strcmp(engine, "engine=xla") == 0 ? 7 : 6;
+        const char *words[] = {"base.yml", forms[i][0],  forms[i][1],
+                               forms[i][2], "threads=2", engine,
+                               "plugin=cpu", "compile_xla_flags=" TEST_QUICK_XLA};
+        int n = strcmp(engine, "engine=xla") != 0 ? 6 : test_is_slow() ? 8 : 7;
         int code =
             compare(in_golden(model, ""), in_golden(model, "golden.safetensors"), i < 4, words, n);
         if (code)

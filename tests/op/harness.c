@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "eval_f64.h"
+#include "slow.h"
 
 static void *must(size_t n, size_t size)
 {
@@ -205,12 +206,15 @@ ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat rem
 ts_engine *test_engine(const char *name, const char *kind, ts_error *err)
 {
     const bool xla = strcmp(name, "xla") == 0;
+    const char *const quick[] = {TEST_QUICK_XLA};
     const ts_engine_options o = {.struct_size = sizeof o,
                                  .name = name,
                                  .devices = 1,
                                  .threads = 2,
                                  .isa = xla ? NULL : kind,
-                                 .plugin = xla ? kind : NULL};
+                                 .plugin = xla ? kind : NULL,
+                                 .xla_flag = quick,
+                                 .n_xla_flag = xla && strcmp(kind, "cpu") == 0 && test_is_slow()};
     ts_engine *e = NULL;
     return ts_engine_open(&o, &e, err) == TS_OK ? e : NULL;
 }
