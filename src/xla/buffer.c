@@ -210,7 +210,10 @@ ts_status ts__xla_upload(ts_buffer *buffer, const void *data, size_t offset, siz
         b->written = 0;
     }
     memcpy(b->host + offset, data, bytes);
-    b->written += bytes;
+    if (!b->holes)
+        b->written += bytes;
+    else if (offset <= b->written && offset + bytes > b->written)
+        b->written = offset + bytes;
     return b->written >= b->bytes ? ts__xla_buffer_flush(b, err) : TS_OK;
 }
 

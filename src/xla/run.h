@@ -45,7 +45,7 @@ typedef struct ts_xla_buffer {
     size_t bytes;
     unsigned char *host; /* [bytes] or NULL */
     size_t written;      /* HOST: bytes uploaded since it came to be */
-    bool holes;          /* HOST, after LOST: what has not been written since is nothing */
+    bool holes; /* HOST, after LOST: only the first `written` bytes are any, so pieces must come in order */
     PJRT_Buffer *remote;
     ts_xla_slot *slot; /* the execute in flight that writes it; NULL: none */
     size_t slot_at;    /* slot->written[slot_at] is this buffer */
