@@ -3,7 +3,7 @@
  * The parent reads two pipes, the result and whatever is printed, until the child has ended; the child's own
  * children may hold the pipes open longer, so its end is asked for and not inferred from theirs. Only the child
  * itself is ever killed, by its id.
- * Not here: what the child does (probe.c, aot.c).
+ * Not here: what the child does (probe.c, aot_child.c).
  */
 #include "xla/child.h"
 
