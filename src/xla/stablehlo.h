@@ -32,7 +32,8 @@ bool ts__precision_parse(const char *word, ts_precision *out);
 
 /* Lowers a copy of g (a valid graph, partitioned already) and writes it as a module with @main: arguments and results
  * are g's inputs and outputs, in order. FAILED_PRECONDITION: a mesh of another number of devices, or a collective
- * of several in a graph without a mesh; UNIMPLEMENTED: what no lowering or loop can hold. Both name the op and where it stands in the model. */
+ * of several in a graph without a mesh; UNIMPLEMENTED: what no lowering or loop can hold. Both name the op and where
+ * it stands in the model. */
 TS_MUST_CHECK ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o,
                                             ts_string *out, ts_error *err);
 /* Writes a program of n bytes to FOLDER/NAME.mlir; slashes in the graph's name become underscores. */
