@@ -441,7 +441,8 @@ typedef struct ts_aot_report {
 /* Compiles the train step of c for c's compile_topology in a child process, with no device and no network. A program
  * that is too big is TS_OK with fits = false. INVALID_ARGUMENT: no such topology, or too few devices in it;
  * UNAVAILABLE: no plugin for it, or one that dies; DEADLINE_EXCEEDED: an hour was not enough; CANCELLED: by a
- * signal. Owns *out until ts_aot_report_free; empty where it fails. */
+ * signal; RESOURCE_EXHAUSTED: memory that is not the device's main one. Owns *out until ts_aot_report_free; empty
+ * where it fails. */
 TS_MUST_CHECK ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err);
 void ts_aot_report_free(ts_aot_report *r);
 

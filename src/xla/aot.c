@@ -152,6 +152,12 @@ static ts_status report(const ts_aot_job *job, const char *folder, ts_aot_report
         out->host_peak_bytes = (int64_t)r.peak_bytes;
         status = ts__aot_read_dump(job, folder, out, err);
     }
+    /* Memory of another kind than the device's main one ran out, or nobody can say how much: the words are all. */
+    if (status == TS_OK && !out->fits &&
+        (!out->needed_bytes ||
+         (out->needed_bytes <= out->capacity_bytes && !strcasestr(a->message, "hbm"))))
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "compiling for %s with %s: %s",
+                          job->topology->name, job->plugin, a->message);
     if (status == TS_OK && out->fits && job->save_to && *job->save_to) {
         status = ts__saved_write(job->save_to, &a->key, r.bytes.data + sizeof *a,
                                  a->executable_bytes, err);

@@ -21,8 +21,8 @@ typedef struct ts_aot_job {
 } ts_aot_job;
 
 /* Fills all of out but total_seconds. Without network, quietly; a plugin that dies is UNAVAILABLE with its last line.
- * Out of memory on the device is TS_OK with fits = false and the largest buffers by their names in the model. Owns
- * *out until ts_aot_report_free. */
+ * Out of memory on the device is TS_OK with fits = false and the largest buffers by their names in the model; of other
+ * memory, or without a figure, RESOURCE_EXHAUSTED with the compiler's words. Owns *out until ts_aot_report_free. */
 TS_MUST_CHECK ts_status ts__aot_compile(const ts_aot_job *job, ts_aot_report *out, ts_error *err);
 
 #endif
