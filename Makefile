@@ -177,6 +177,9 @@ compile_commands.json: FORCE
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-fuzz
+# What ./check makes too: its builds, and the plugin that it downloaded.
+distclean: clean
+	rm -rf build-check build-check-asan build-clang build-plugins
 
 help:
 	@echo 'make                        build/tessera, the program, and build/libtessera.a'
@@ -193,11 +196,12 @@ help:
 	@echo 'make check-peers            comparisons that need torch and transformers (BENCH_PYTHON)'
 	@echo 'make install                program, library, header, .pc (PREFIX=/usr/local, DESTDIR=)'
 	@echo 'make compile_commands.json  for editors and clang-tidy'
-	@echo 'make clean'
+	@echo 'make clean                  what make, asan and fuzz built'
+	@echo 'make distclean              also what ./check built, and the plugin it downloaded (build-plugins)'
 	@echo
 	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
 
 FORCE:
 .PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile \
-        check-gpu bench-gpu check-peers install clean help FORCE
+        check-gpu bench-gpu check-peers install clean distclean help FORCE
 -include $(OP_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
