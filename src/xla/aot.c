@@ -70,9 +70,11 @@ static int environment(const ts_topology *t, const char *temporary, char acceler
     int n = 0;
     env[n++] = temporary;
     env[n++] = "TF_CPP_MIN_LOG_LEVEL=2";
-    if (strcmp(t->plugin, "tpu") != 0) return n;
-    snprintf(accelerator, 64, "TPU_ACCELERATOR_TYPE=%s", t->accelerator);
-    env[n++] = accelerator;
+    if (strcmp(t->plugin, "tpu") == 0) {
+        snprintf(accelerator, 64, "TPU_ACCELERATOR_TYPE=%s", t->accelerator);
+        env[n++] = accelerator;
+    }
+    /* For cpu:1 too: plugin=PATH may be libtpu by mistake, which would wait for a server of its cloud. */
     for (int i = 0; i < TS_LIBTPU_ALONE; i++) env[n++] = ts_libtpu_alone[i];
     return n;
 }

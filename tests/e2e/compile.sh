@@ -168,6 +168,13 @@ if there tpu compile_topology=v6e:1x1 --json; then
     expect 1 $compile compile_topology=v6e:1x1 per_device_batch_size=65536 base_emb_dim=512 max_target_length=512
     says_like out '^does not fit: needs [0-9.]+ GiB, has 31.24 GiB$'
     says_like out 'llama.c'
+    # libtpu where XLA's CPU plugin belongs: no waiting for a server that only its cloud has.
+    libtpu=$(TMPDIR=$work "$TESSERA" plugins list --json | sed -n 's/.*"name": "tpu".*"path": "\([^"]*\)".*/\1/p')
+    if [ ! -e /dev/accel0 ] && [ ! -e /dev/vfio/0 ]; then
+        timeout 60 "$TESSERA" $compile compile_topology=cpu:1 plugin="$libtpu" >"$out" 2>"$err"
+        code_is 4 $? 'libtpu without a TPU'
+        says err 'the plugin cannot open its devices'
+    fi
 fi
 nothing_left 'a real plugin'
 finish
