@@ -11,6 +11,7 @@
 #include "train/run.h"
 #include "xla/aot.h"
 #include "xla/plugin.h"
+#include "xla/saved.h"
 
 static ts_status find_topology(const ts_config *c, ts_topology *out, ts_error *err)
 {
@@ -58,7 +59,8 @@ static ts_status check_file(const ts_config *c, ts_error *err)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "compiled_trainstep_file=%s: there is no folder %s; make it first", path,
                         folder);
-    return TS_OK;
+    ts_status status = ts__saved_place(path, err);
+    return status == TS_OK ? TS_OK : ts__error_context(err, "compiled_trainstep_file");
 }
 
 static void say_idle(const ts_config *c, const ts_topology *t)

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "ckpt/checkpoint.h"
 #include "train/flops.h"
 #include "train/run.h"
 #include "train/sampler.h"
@@ -167,6 +168,8 @@ static ts_status bind_train(ts_run *r, ts_error *err)
     const char *file = r->config->compiled_trainstep_file;
     bool ahead = r->engine->vtable->asynchronous && r->config->max_inflight_computations > 1;
     r->depth = ahead ? TS_MAX_INFLIGHT : 1;
+    if (r->engine->vtable->asynchronous && !*file)
+        ts_log(TS_LOG_INFO, "compiling the train step; a large one takes minutes");
     TS_TRY(bind(r, r->train_graph, "train step", r->depth, *file ? file : NULL, &r->train, err));
     if (*file) ts__run_line(r, "train step loaded from %s", file);
     return TS_OK;
@@ -223,15 +226,22 @@ static ts_status lock_folder(ts_run *r, ts_error *err)
     return status == TS_OK ? TS_OK : TS_ERROR(err, status, "%s", why.msg);
 }
 
+/* A run whose last step is done says so at once: whoever restarts it pays for no engine and no compilation. */
+static ts_status look_for_run(ts_run *r, ts_error *err)
+{
+    TS_TRY(ts_config_check_output(r->config, err));
+    TS_TRY(ts_config_check_data(r->config, err));
+    /* The lock at once where the folder is there; another run's data may take minutes to read. */
+    if (ts_path_kind_of(r->config->run_folder) != TS_PATH_FOLDER) return TS_OK;
+    TS_TRY(lock_folder(r, err));
+    return ts__run_find(r, err);
+}
+
 static ts_status open_engine(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
     ts_engine_choice choice;
     const char *note;
-    TS_TRY(ts_config_check_output(c, err));
-    TS_TRY(ts_config_check_data(c, err));
-    /* At once where the folder is there; another run's data may take minutes to read. */
-    if (ts_path_kind_of(c->run_folder) == TS_PATH_FOLDER) TS_TRY(lock_folder(r, err));
     ts__choose_engine(c, "", &choice);
     TS_TRY(ts__check_engine_keys(c, &choice, err));
     TS_TRY(ts__open_chosen(c, &choice, &r->engine, err));
@@ -243,8 +253,11 @@ static ts_status open_engine(ts_run *r, ts_error *err)
 
 static ts_status open_folder(ts_run *r, ts_error *err)
 {
+    bool looked = r->lock || r->lockless;
     TS_TRY(ts_make_folders(r->config->run_folder, err));
     TS_TRY(lock_folder(r, err));
+    if (!looked) TS_TRY(ts__run_find(r, err)); /* another process may have been here meanwhile */
+    if (r->finished) return TS_OK;
     return ts__metrics_open(r->config, &r->metrics, err);
 }
 
@@ -259,8 +272,8 @@ static ts_status start(ts_run *r, ts_error *err)
 ts_status ts__run_prepare(ts_run *r, ts_error *err)
 {
     static ts_status (*const stage[])(ts_run *, ts_error *) = {
-        open_engine,    read_model,  open_data, make_batch,
-        build_programs, open_folder, compile,   start};
+        read_model,     look_for_run, open_engine, open_data, make_batch,
+        build_programs, open_folder,  compile,     start};
     for (size_t i = 0; i < sizeof stage / sizeof *stage; i++) {
         ts_error why = {0};
         ts_status status = stage[i](r, &why);
@@ -268,6 +281,7 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err)
         if (status == TS_OK || status == TS_CANCELLED) TS_TRY(ts__run_obey(r, err));
         if (r->interrupted) return TS_OK; /* before a step there is nothing to save */
         if (status != TS_OK) return TS_ERROR(err, status, "%s", why.msg);
+        if (r->finished) return TS_OK;
     }
     return TS_OK;
 }
@@ -290,5 +304,6 @@ void ts__run_release(ts_run *r)
     ts_free(r->labels);
     ts_free(r->segments);
     ts_free(r->positions);
+    ts_checkpoint_close(r->newest);
     ts_lock_release(r->lock); /* last: all is written */
 }

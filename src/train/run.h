@@ -59,6 +59,8 @@ typedef struct ts_run {
     int64_t nonfinite; /* skipped in a row */
     double tflops;
     double loss, eval_loss;
+    struct ts_checkpoint *newest; /* of this run, until it is restored; NULL: there is none */
+    bool finished;                /* newest holds the last step: nothing needs to be opened or compiled */
     bool started;       /* the state is there to be saved */
     bool stop;          /* the data ended, or the target was reached */
     bool interrupted;   /* the hook asked for a save and the end */
@@ -75,6 +77,8 @@ void ts__run_release(ts_run *r);
 
 /* Checkpoints (save.c). */
 ts_status ts__run_save(ts_run *r, ts_error *err);
+/* Opens the newest checkpoint of this run's name; needs no engine, so that a run which is over costs none. */
+ts_status ts__run_find(ts_run *r, ts_error *err);
 /* By the start rule: the newest checkpoint of this run, else the configured weights, else initial values. */
 ts_status ts__run_start(ts_run *r, ts_error *err);
 

@@ -213,33 +213,43 @@ static ts_status restore(ts_run *r, ts_checkpoint *c, ts_error *err)
     return ts_loader_set_state(r->train_data, &position, err);
 }
 
-static ts_status continue_run(ts_run *r, bool *found, ts_error *err)
+static ts_status name_run(const ts_run *r, ts_status status, ts_error *err)
+{
+    if (status != TS_OK)
+        ts__error_context(err, "continuing run %s from %s (another run_name starts afresh)",
+                          r->config->run_name, ts_checkpoint_path(r->newest));
+    return status;
+}
+
+ts_status ts__run_find(ts_run *r, ts_error *err)
 {
     char *folder = checkpoint_folder(r);
-    ts_checkpoint *c = NULL;
     ts_error none = {0};
     if (!folder) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
-    ts_status status = ts_checkpoint_open_newest(folder, &c, &none);
-    *found = status == TS_OK;
-    if (status == TS_NOT_FOUND)
-        status = TS_OK;
-    else if (status != TS_OK && err)
-        *err = none;
-    if (*found) {
-        status = restore(r, c, err);
-        if (status != TS_OK)
-            ts__error_context(err, "continuing run %s from %s (another run_name starts afresh)",
-                              r->config->run_name, ts_checkpoint_path(c));
-        else {
-            r->saved_step = r->step;
-            ts__run_line(r, "continuing run %s from %s", r->config->run_name,
-                         ts_checkpoint_path(c));
-            take_evaluation(r, json_object_get(ts_checkpoint_state(c), "evaluation"));
-        }
-    }
-    ts_checkpoint_close(c);
+    ts_status status = r->config->enable_checkpointing
+                           ? ts_checkpoint_open_newest(folder, &r->newest, &none)
+                           : TS_NOT_FOUND;
     ts_free(folder);
-    return status;
+    if (status == TS_NOT_FOUND) return TS_OK;
+    if (status != TS_OK) return TS_ERROR(err, status, "%s", none.msg);
+    if (ts_checkpoint_step(r->newest) < r->config->steps) return TS_OK;
+    const json_t *was = json_object_get(ts_checkpoint_state(r->newest), "model");
+    TS_TRY(name_run(r, same_model(r, was, "checkpoint", err), err));
+    r->step = r->saved_step = ts_checkpoint_step(r->newest);
+    r->finished = true;
+    return TS_OK;
+}
+
+static ts_status continue_run(ts_run *r, ts_error *err)
+{
+    TS_TRY(name_run(r, restore(r, r->newest, err), err));
+    r->saved_step = r->step;
+    ts__run_line(r, "continuing run %s from %s", r->config->run_name,
+                 ts_checkpoint_path(r->newest));
+    take_evaluation(r, json_object_get(ts_checkpoint_state(r->newest), "evaluation"));
+    ts_checkpoint_close(r->newest);
+    r->newest = NULL;
+    return TS_OK;
 }
 
 /* Another run's state goes on with its data where this run has the same, in the same order. */
@@ -289,10 +299,7 @@ static ts_status load_weights(ts_run *r, const char *path, ts_error *err)
 ts_status ts__run_start(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
-    bool found = false;
-    r->saved_step = -1;
-    if (c->enable_checkpointing) TS_TRY(continue_run(r, &found, err));
-    if (found) return TS_OK;
+    if (r->newest) return continue_run(r, err);
     if (*c->load_full_state_path) return load_full_state(r, c->load_full_state_path, err);
     if (*c->load_parameters_path) return load_weights(r, c->load_parameters_path, err);
     if (*c->model_path) return load_weights(r, c->model_path, err);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "xla/child.h"
 #include "xla/devices.h"
 #include "xla/pjrt.h"
@@ -89,25 +90,49 @@ static double time_limit(void)
     return *end == '\0' && seconds > 0 && seconds < 1e6 ? seconds : default_timeout;
 }
 
-/* Without a type of accelerator on purpose: with one libtpu looks for the whole slice and not for a device. */
-static int environment(const char *path)
+/* Of a trial: where the plugin may leave files, and what libtpu needs on a machine without a TPU. There is no type of
+ * accelerator on purpose: with one libtpu looks for the whole slice and not for a device. */
+typedef struct surroundings {
+    char folder[4200]; /* removed behind it; "": none could be made */
+    char tmpdir[4300];
+    const char *env[TS_LIBTPU_ALONE + 1];
+    int n;
+} surroundings;
+
+static void prepare(const char *path, surroundings *s)
 {
     char file[128];
-    const char *slash = strrchr(path, '/'), *device = ts__devices_find("", file, sizeof file);
-    bool alone = strstr(slash ? slash : path, "tpu") && !(device && strcmp(device, "tpu") == 0);
-    return alone ? TS_LIBTPU_ALONE : 0;
+    const char *slash = strrchr(path, '/'), *base = getenv("TMPDIR");
+    s->n = 0;
+    s->folder[0] = '\0';
+    if (!strstr(slash ? slash : path, "tpu")) return;
+    const char *device = ts__devices_find("", file, sizeof file);
+    if (!device || strcmp(device, "tpu") != 0)
+        for (; s->n < TS_LIBTPU_ALONE; s->n++) s->env[s->n] = ts_libtpu_alone[s->n];
+    /* libtpu logs to files whatever it is told. */
+    int length = snprintf(s->folder, sizeof s->folder, "%s/tessera-plugin-XXXXXX",
+                          base && *base ? base : "/tmp");
+    if (length >= (int)sizeof s->folder || !mkdtemp(s->folder)) {
+        s->folder[0] = '\0';
+        return;
+    }
+    snprintf(s->tmpdir, sizeof s->tmpdir, "TMPDIR=%s", s->folder);
+    s->env[s->n++] = s->tmpdir;
 }
 
 ts_status ts__plugin_probe(const char *name, const char *path, bool with_client, int devices,
                            ts_plugin_info *out, ts_error *err)
 {
     probe w = {path, with_client, devices};
+    surroundings around;
     ts_child_result r;
     ts_error own = {0};
     char what[4200];
     snprintf(what, sizeof what, "the plugin %s, tried in a process of its own,", path);
-    ts_status status = ts__child_run(what, time_limit(), ts_libtpu_alone, environment(path), try_it, &w, &r,
-                                     &own);
+    prepare(path, &around);
+    ts_status status =
+        ts__child_run(what, time_limit(), around.env, around.n, try_it, &w, &r, &own);
+    if (around.folder[0]) (void)ts_remove_tree(around.folder, NULL);
     *out = (ts_plugin_info){0};
     size_t n = r.bytes.length / sizeof(finding);
     if (n) *out = ((const finding *)(const void *)r.bytes.data)[n - 1].info;

@@ -76,6 +76,22 @@ static ts_status sync_parent(const char *path, ts_error *err)
     return status;
 }
 
+ts_status ts__saved_place(const char *path, ts_error *err)
+{
+    char start[MAGIC];
+    ts_file *f;
+    if (ts_path_kind_of(path) == TS_PATH_NONE) return TS_OK;
+    TS_TRY(ts_file_open(path, &f, err));
+    size_t n = ts_file_size(f) < MAGIC ? (size_t)ts_file_size(f) : MAGIC;
+    ts_status status = ts_file_read_at(f, 0, start, n, err);
+    ts_file_close(f);
+    if (status != TS_OK || memcmp(start, magic, n) == 0) return status; /* an empty file may go too */
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "%s exists and is no compiled train step; it would be overwritten. Name another "
+                    "file, or remove it",
+                    path);
+}
+
 ts_status ts__saved_write(const char *path, const ts_saved_key *key, const void *bytes, size_t n,
                           ts_error *err)
 {

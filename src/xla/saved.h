@@ -23,6 +23,8 @@ void ts__saved_key_program(const char *text, size_t n, const char *options, size
 void ts__saved_key_plugin(const ts_pjrt *plugin, const char *platform, const char *version,
                           ts_saved_key *key);
 /* Whole or not at all: a temporary file beside it, synced, then renamed. */
+/* INVALID_ARGUMENT where path is a file that ts__saved_write has not made: it would be lost. */
+TS_MUST_CHECK ts_status ts__saved_place(const char *path, ts_error *err);
 TS_MUST_CHECK ts_status ts__saved_write(const char *path, const ts_saved_key *key, const void *bytes,
                                         size_t n, ts_error *err);
 /* DATA_LOSS: not such a file. FAILED_PRECONDITION: made for something else, which is named with both values.

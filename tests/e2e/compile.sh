@@ -115,6 +115,12 @@ for place in none/step pipe tmp; do
     says err "compiled_trainstep_file=$work/$place"
 done
 [ -p "$work/pipe" ] || fail 'a pipe was replaced by a file'
+# What is no compiled step stays; one that is gives way.
+echo 'notes of a year' >"$work/notes"
+FAKE_PJRT_ABORT=PJRT_Client_Compile expect 2 $compile compile_topology=cpu:1 plugin="$fake" compiled_trainstep_file="$work/notes"
+says err 'notes exists and is no compiled train step'
+[ "$(cat "$work/notes")" = 'notes of a year' ] || fail 'a file of the user was overwritten'
+expect 0 $compile compile_topology=cpu:1 plugin="$fake" dataset_type=synthetic compiled_trainstep_file="$work/step"
 
 # ---- data that lie where the program will run -----------------------------------------------------
 # program FILE: the hash of the program that it holds.
