@@ -34,7 +34,7 @@ typedef struct display {
     bool shown;       /* the live line is on the screen */
     int failure;      /* errno of standard output; 0: it takes what it is given */
     const char *run_folder;
-    const ts_config *unshown; /* printed behind the first line, which says which engine runs */
+    const ts_config *unshown; /* printed behind the line that says which engine runs */
     double seconds; /* smoothed time of a step */
     double loss;    /* smoothed */
 } display;
@@ -91,7 +91,8 @@ static void on_line(void *context, const char *text)
     if (d->quiet) return;
     clear_live(d);
     puts(text);
-    show_config(d);
+    /* A run with nothing left to do opens no engine, and says just that. */
+    if (strncmp(text, "engine ", 7) == 0) show_config(d);
     show(d);
 }
 

@@ -41,7 +41,7 @@ train text-halves steps=6 $text
 says out 'run text-halves has already reached step 6 of 6; nothing to do'
 says_not out 'completed step'
 # One line, and no engine: whoever restarts a finished run pays for neither a plugin nor a compilation.
-expect 0 train base.yml $tiny run_name=text-halves steps=6 $text engine=xla plugin="$work/book.txt"
+expect 0 train base.yml $tiny run_name=text-halves steps=6 $text engine=xla plugin="$work/book.txt" log_config=true
 [ "$(grep -c . "$out")" = 1 ] || fail "a finished run says more than one line: $(cat "$out")"
 train text-halves steps=4 $text
 says out 'run text-halves has already reached step 6 of 4; nothing to do'
