@@ -83,11 +83,14 @@ static bool count_graph(const ts_graph *g, const ts_region *r, int64_t runs, ts_
     return true;
 }
 
-static int64_t axis_size(const ts_graph *g, const char *axis)
+/* Do the groups run along that axis? Neighbours on it are as many devices apart as the axes behind it have. */
+static bool along(const ts_graph *g, const char *axis, const ts_hlo_collective *c)
 {
-    for (int i = 0; i < g->n_axis; i++)
-        if (strcmp(g->axis[i].name, axis) == 0) return g->axis[i].size;
-    return -1;
+    int64_t stride = 1;
+    for (int i = g->n_axis - 1; i >= 0; stride *= g->axis[i--].size)
+        if (strcmp(g->axis[i].name, axis) == 0)
+            return (!c->group || c->group == g->axis[i].size) && (!c->stride || c->stride == stride);
+    return false;
 }
 
 /* "all-gather-start" is the graph's all_gather. */
@@ -108,8 +111,8 @@ static void add_kept(ts_aot_collective *c, const ts_hlo_collective *from)
              from->asynchronous ? " (async)" : "");
 }
 
-/* Of the graph's rows those of the same op over groups of the axis's size say what became of them; what XLA made
- * itself stands behind them. */
+/* Of the graph's rows those of the same op along the same axis say what became of them; what XLA made itself stands
+ * behind them. */
 static ts_status take_collectives(const ts_graph *g, const ts_hlo_summary *s, ts_aot_report *out,
                                   ts_error *err)
 {
@@ -127,8 +130,7 @@ static ts_status take_collectives(const ts_graph *g, const ts_hlo_summary *s, ts
         bool matched = false;
         for (size_t k = 0; k < asked && !matched; k++) {
             ts_aot_collective *c = &out->collective[k];
-            matched = same_kind(from->op, c->kind) &&
-                      (!from->group || from->group == axis_size(g, c->axis));
+            matched = same_kind(from->op, c->kind) && along(g, c->axis, from);
             if (matched) add_kept(c, from);
         }
         if (matched) continue;

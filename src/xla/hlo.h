@@ -11,6 +11,7 @@
 typedef struct ts_hlo_collective {
     char op[40];          /* "all-gather", "all-reduce-start" */
     int64_t group;        /* devices of a group; 0 where the text does not say */
+    int64_t stride;       /* between the first two of a group: which axis of a mesh it runs along; 0: unknown */
     int64_t sites, count; /* instructions; executions with loops multiplied out */
     int64_t bytes;        /* of the operands of all executions */
     bool asynchronous;
@@ -20,7 +21,7 @@ typedef struct ts_hlo_collective {
 typedef struct ts_hlo_summary {
     double flops;         /* of dots and convolutions, 2 a multiply-add; elementwise work is not counted */
     double bytes;         /* operands and results in device memory of the instructions that move them */
-    ts_hlo_collective *collective; /* one row for each (op, group) */
+    ts_hlo_collective *collective; /* one row for each (op, group, stride) */
     size_t n_collective;
     int64_t unknown_loops; /* loops whose count could not be read, taken once */
 } ts_hlo_summary;

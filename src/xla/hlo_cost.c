@@ -340,22 +340,57 @@ static int64_t trip_count(const walk *w, const hlo_instruction *loop)
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-static int64_t group_size(const hlo_instruction *x)
+typedef struct groups {
+    int64_t size, stride; /* devices of one; between its first two. 0 where the text does not say */
+} groups;
+
+/* The numbers of "a,b,c" behind c, as many as there are; returns their count. */
+static int numbers(slice text, char end, int64_t *out, int room)
 {
-    slice groups, first;
-    size_t at = 0;
-    int64_t n = 0;
-    if (!ts__hlo_attr(x, "replica_groups", &groups) || groups.n < 2) return 0;
-    if (groups.p[0] == '[') { /* [groups,size]<=[…] */
-        const char *comma = memchr(groups.p, ',', groups.n);
-        return comma && ts__hlo_int((slice){comma + 1, (size_t)(groups.p + groups.n - comma) - 1}, &n)
-                   ? n
-                   : 0;
+    int n = 0;
+    const char *p = text.p, *stop = memchr(text.p, end, text.n);
+    while (stop && p < stop && n < room && ts__hlo_int((slice){p, (size_t)(stop - p)}, &out[n])) {
+        const char *comma = memchr(p, ',', (size_t)(stop - p));
+        n++;
+        p = comma ? comma + 1 : stop;
     }
-    if (!ts__hlo_element(groups, &at, &first)) return 0;
-    at = 0;
-    for (slice one; ts__hlo_element(first, &at, &one);) n += one.n > 0;
     return n;
+}
+
+/* [groups,size]<=[d0,d1,…]T(p0,p1,…): 0, 1, 2 … in the shape d, its dimensions in the order p, cut into groups. */
+static groups counted_groups(slice text)
+{
+    int64_t shape[2], dim[8], order[8];
+    groups g = {0, 1};
+    if (numbers((slice){text.p + 1, text.n - 1}, ']', shape, 2) != 2) return (groups){0, 0};
+    g.size = shape[1];
+    const char *d = memmem(text.p, text.n, "<=[", 3), *t = memmem(text.p, text.n, "T(", 2);
+    const char *end = text.p + text.n;
+    int n = d ? numbers((slice){d + 3, (size_t)(end - d) - 3}, ']', dim, 8) : 0;
+    int m = t ? numbers((slice){t + 2, (size_t)(end - t) - 2}, ')', order, 8) : 0;
+    if (!t) return g;
+    if (n < 1 || m != n || order[n - 1] < 0 || order[n - 1] >= n) return (groups){g.size, 0};
+    for (int64_t i = order[n - 1] + 1; i < n; i++) g.stride = times((double)g.stride, dim[i]);
+    return g;
+}
+
+static groups groups_of(const hlo_instruction *x)
+{
+    slice all, first;
+    size_t at = 0;
+    int64_t id, before = 0;
+    groups g = {0, 0};
+    if (!ts__hlo_attr(x, "replica_groups", &all) || all.n < 2) return g;
+    if (all.p[0] == '[') return counted_groups(all);
+    if (!ts__hlo_element(all, &at, &first)) return g;
+    at = 0;
+    for (slice one; ts__hlo_element(first, &at, &one);) {
+        if (!one.n) continue;
+        if (g.size == 1 && ts__hlo_int(one, &id) && id > before) g.stride = id - before;
+        if (g.size == 0 && !ts__hlo_int(one, &before)) before = INT64_MAX;
+        g.size++;
+    }
+    return g;
 }
 
 static bool is_collective(slice op, bool *start)
@@ -370,12 +405,15 @@ static bool is_collective(slice op, bool *start)
 static ts_status add_collective(walk *w, const hlo_instruction *x, const visit *v, bool start)
 {
     ts_hlo_summary *s = w->out;
-    int64_t group = group_size(x), bytes = 0;
+    groups g = groups_of(x);
+    int64_t bytes = 0;
     bool asynchronous = start || v->asynchronous;
     size_t k = 0;
     for (; k < s->n_collective; k++) {
         const ts_hlo_collective *c = &s->collective[k];
-        if (hlo_is(x->op, c->op) && c->group == group && c->asynchronous == asynchronous) break;
+        if (hlo_is(x->op, c->op) && c->group == g.size && c->stride == g.stride &&
+            c->asynchronous == asynchronous)
+            break;
     }
     if (k == w->capacity) {
         size_t more = 2 * k + 8, size = sizeof *s->collective;
@@ -387,7 +425,8 @@ static ts_status add_collective(walk *w, const hlo_instruction *x, const visit *
     }
     ts_hlo_collective *c = &s->collective[k];
     if (k == s->n_collective) {
-        *c = (ts_hlo_collective){.group = group, .asynchronous = asynchronous};
+        *c = (ts_hlo_collective){
+            .group = g.size, .stride = g.stride, .asynchronous = asynchronous};
         memcpy(c->op, x->op.p, x->op.n < sizeof c->op ? x->op.n : sizeof c->op - 1);
         ts__hlo_scope(w->h, x, c->name, sizeof c->name);
         s->n_collective++;

@@ -114,6 +114,22 @@ static void test_async(void **state)
     release(&s);
 }
 
+/* In both ways to write groups: which axis of a mesh they run along. */
+static void test_groups(void **state)
+{
+    (void)state;
+    ts_hlo_summary s;
+    summary_of("groups", &s);
+    static const int64_t row[4][3] = {{4, 1, 2}, {4, 4, 2}, {2, 4, 1}, {2, 0, 1}}; /* size, stride, sites */
+    assert_int_equal(s.n_collective, 4);
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(s.collective[i].group, row[i][0]);
+        assert_int_equal(s.collective[i].stride, row[i][1]);
+        assert_int_equal(s.collective[i].sites, row[i][2]);
+    }
+    release(&s);
+}
+
 static void test_dilated(void **state)
 {
     (void)state;
@@ -199,6 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dot),     cmocka_unit_test(test_loop),  cmocka_unit_test(test_async),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_dilated), cmocka_unit_test(test_known), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
