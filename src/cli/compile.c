@@ -41,16 +41,41 @@ static void json_text(const char *key, const char *text)
     cli_json_string(text, strlen(text));
 }
 
+/* null for what nobody said: a program that does not fit is refused before its parts are known. */
+static void json_bytes(const char *key, int64_t bytes, bool known)
+{
+    if (known)
+        printf("\"%s\": %lld", key, (long long)bytes);
+    else
+        printf("\"%s\": null", key);
+}
+
+static void json_memory(const ts_aot_report *r)
+{
+    const struct {
+        const char *key;
+        int64_t bytes;
+        bool known;
+    } row[] = {{"argument_bytes", r->argument_bytes, r->fits},
+               {"output_bytes", r->output_bytes, r->fits},
+               {"alias_bytes", r->alias_bytes, r->fits},
+               {"temp_bytes", r->temp_bytes, r->fits},
+               {"peak_bytes", r->fits ? r->peak_bytes : r->needed_bytes, true},
+               {"capacity_bytes", r->capacity_bytes, r->capacity_bytes > 0},
+               {"code_bytes", r->code_bytes, r->fits}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        printf(i ? ", " : "{");
+        json_bytes(row[i].key, row[i].bytes, row[i].known);
+    }
+    printf("}");
+}
+
 static void print_json(const ts_aot_report *r)
 {
     printf("{");
     json_text("topology", r->topology);
-    printf(", \"devices\": %d, \"per_device\": {", r->devices);
-    printf("\"argument_bytes\": %lld, \"output_bytes\": %lld, \"alias_bytes\": %lld, ",
-           (long long)r->argument_bytes, (long long)r->output_bytes, (long long)r->alias_bytes);
-    printf("\"temp_bytes\": %lld, \"peak_bytes\": %lld, \"capacity_bytes\": %lld, \"code_bytes\": %lld}",
-           (long long)r->temp_bytes, (long long)(r->fits ? r->peak_bytes : r->needed_bytes),
-           (long long)r->capacity_bytes, (long long)r->code_bytes);
+    printf(", \"devices\": %d, \"per_device\": ", r->devices);
+    json_memory(r);
     printf(", \"flops\": %.17g, \"bytes_accessed\": %.17g, \"collectives\": [", r->flops,
            r->bytes_accessed);
     for (size_t i = 0; i < r->n_collective; i++) {

@@ -79,6 +79,7 @@ says out 'does not fit: needs 66.50 GiB, has 31.24 GiB'
 says out 'model.embed_tokens.weight'
 [ ! -e "$work/big" ] || fail 'a program that does not fit was written'
 FAKE_PJRT_FAIL=$oom expect 1 $compile compile_topology=v6e:1x1 plugin="$fake" --json
+says_like out '"argument_bytes": null, .*"temp_bytes": null, "peak_bytes": [1-9][0-9]*, "capacity_bytes": [1-9]'
 says out '"peak_bytes": 71403831296, "capacity_bytes": 33546042880'
 says err 'does not fit: needs 66.50 GiB, has 31.24 GiB'
 nothing_left 'a program that does not fit'
