@@ -284,15 +284,15 @@ static ts_status read_buffers(const ts_aot_job *job, const char *folder, const t
 ts_status ts__aot_read_dump(const ts_aot_job *job, const char *folder, ts_aot_report *out,
                             ts_error *err)
 {
-    char *text;
+    char *text = NULL;
     size_t n;
     ts_hlo *h = NULL;
     ts_error odd = {0};
-    TS_TRY(read_largest(folder, "after_optimizations.txt", &text, &n, err));
     ts_status status = TS_OK;
-    if (text && ts__hlo_parse(text, n, &h, &odd) == TS_OK)
+    if (read_largest(folder, "after_optimizations.txt", &text, &n, &odd) == TS_OK && text &&
+        ts__hlo_parse(text, n, &h, &odd) == TS_OK)
         status = read_program(job->graph, h, out, err);
-    if (text && !h)
+    if (odd.code != TS_OK)
         ts_log(TS_LOG_WARNING,
                "the optimized program cannot be read (%s): work and traffic are the plugin's own "
                "counts, loops once, and collectives are not listed",
