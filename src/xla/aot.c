@@ -6,11 +6,8 @@
  */
 #include "xla/aot.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "xla/aot_internal.h"
@@ -24,20 +21,9 @@ static const double hour = 3600;
 /* Beside its last place where that is asked for, so that files can be moved there. */
 static ts_status make_folder(const ts_aot_job *job, char folder[4200], ts_error *err)
 {
-    const char *base = getenv("TMPDIR");
-    if (!base || !*base) base = "/tmp";
-    if (job->dump_to && *job->dump_to) {
-        base = job->dump_to;
-        TS_TRY(ts_make_folders(base, err));
-    }
-    if (strlen(base) > 4000)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "the folder %.60s… has too long a name", base);
-    snprintf(folder, 4200, "%s/tessera-compile-XXXXXX", base);
-    if (mkdtemp(folder)) return TS_OK;
-    return TS_ERROR(err, TS_PERMISSION_DENIED,
-                    "no folder for XLA's programs can be made in %s (%s); set TMPDIR to one that can "
-                    "be written",
-                    base, strerror(errno));
+    const char *base = job->dump_to && *job->dump_to ? job->dump_to : NULL;
+    if (base) TS_TRY(ts_make_folders(base, err));
+    return ts__child_folder(base, "compile", folder, 4200, err);
 }
 
 /* Every file of the dump to the folder that was asked for; older ones of the same name are replaced. */

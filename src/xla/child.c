@@ -75,6 +75,20 @@ _Noreturn static void be_child(pid_t parent, const int result[2], const int outp
     _exit(0);
 }
 
+ts_status ts__child_folder(const char *base, const char *name, char *folder, size_t n, ts_error *err)
+{
+    const char *temporary = getenv("TMPDIR");
+    if (!base) base = temporary && *temporary ? temporary : "/tmp";
+    int length = snprintf(folder, n, "%s/tessera-%s-XXXXXX", base, name);
+    if (length < 0 || (size_t)length >= n)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "the folder %.60s… has too long a name", base);
+    if (mkdtemp(folder)) return TS_OK;
+    return TS_ERROR(err, TS_PERMISSION_DENIED,
+                    "no folder for a plugin's files can be made in %s (%s); set TMPDIR to one that can "
+                    "be written",
+                    base, strerror(errno));
+}
+
 bool ts__child_send(int fd, const void *data, size_t n)
 {
     const char *p = data;

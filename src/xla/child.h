@@ -27,6 +27,10 @@ typedef struct ts_child_result {
 TS_MUST_CHECK ts_status ts__child_run(const char *what, double timeout, const char *const *env, int n,
                                       void (*work)(void *context, int fd), void *context,
                                       ts_child_result *r, ts_error *err);
+/* A new folder tessera-NAME-…, in base or, where that is NULL, in $TMPDIR or /tmp; its path in folder. For the caller
+ * to remove. */
+TS_MUST_CHECK ts_status ts__child_folder(const char *base, const char *name, char *folder, size_t n,
+                                         ts_error *err);
 /* For work: all of data into its descriptor. False: the parent reads no more, or reports that less came. */
 bool ts__child_send(int fd, const void *data, size_t n);
 void ts__child_result_free(ts_child_result *r);

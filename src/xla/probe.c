@@ -102,7 +102,7 @@ typedef struct surroundings {
 static void prepare(const char *path, surroundings *s)
 {
     char file[128];
-    const char *slash = strrchr(path, '/'), *base = getenv("TMPDIR");
+    const char *slash = strrchr(path, '/');
     s->n = 0;
     s->folder[0] = '\0';
     if (!strstr(slash ? slash : path, "tpu")) return;
@@ -110,9 +110,7 @@ static void prepare(const char *path, surroundings *s)
     if (!device || strcmp(device, "tpu") != 0)
         for (; s->n < TS_LIBTPU_ALONE; s->n++) s->env[s->n] = ts_libtpu_alone[s->n];
     /* libtpu logs to files whatever it is told. */
-    int length = snprintf(s->folder, sizeof s->folder, "%s/tessera-plugin-XXXXXX",
-                          base && *base ? base : "/tmp");
-    if (length >= (int)sizeof s->folder || !mkdtemp(s->folder)) {
+    if (ts__child_folder(NULL, "plugin", s->folder, sizeof s->folder, NULL) != TS_OK) {
         s->folder[0] = '\0';
         return;
     }
