@@ -143,6 +143,7 @@ export TESSERA_SHARED="${TESSERA_SHARED:-../shared}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
+export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$(pwd)/tools/lsan.supp:print_suppressions=0}"
 trap 'rm -rf "$RT_DIR"; exit 130' INT TERM HUP
 
 [ $# -eq 0 ] || printf '%s\n' "$@" | xargs -n 1 -P "$jobs" "$0" --one
