@@ -22,9 +22,7 @@ typedef struct cpu_engine {
 
 typedef struct cpu_buffer {
     ts_buffer base;
-    cpu_engine *engine;
     ts_cpu_memory memory;
-    uint64_t mark; /* the execute that named it last: finds buffers named twice */
 } cpu_buffer;
 
 typedef struct cpu_executable {
@@ -39,8 +37,6 @@ typedef struct cpu_executable {
 } cpu_executable;
 
 enum { MAX_THREADS = 1024, MAX_EVENTS = 1 << 20 };
-
-static uint64_t execute_serial; /* marks start at 1 */
 
 /* ---- engine ---------------------------------------------------------------------------------- */
 
@@ -114,8 +110,8 @@ static ts_status cpu_buffer_new(ts_engine *engine, int device, const ts_type *ty
         ts_free(b);
         return status;
     }
-    b->base = (ts_buffer){&ts_cpu_engine, *type, device};
-    b->engine = e;
+    b->base = (ts_buffer){
+        .vtable = &ts_cpu_engine, .engine = engine, .type = *type, .device = device};
     *out = &b->base;
     return TS_OK;
 }
@@ -235,62 +231,15 @@ static ts_status cpu_compile(ts_engine *e, const ts_graph *g, ts_executable **ou
 
 /* ---- execute --------------------------------------------------------------------------------- */
 
-static ts_status check_buffer(const cpu_executable *x, const ts_buffer *b, int device,
-                              const ts_type *type, const char *what, const char *name,
-                              ts_error *err)
-{
-    char found[400], expected[400];
-    if (!b) return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: no buffer was given", what, name);
-    if (b->vtable != &ts_cpu_engine || &((const cpu_buffer *)b)->engine->base != x->base.engine)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer belongs to another engine",
-                        what, name);
-    if (b->device != device)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is on device %d, expected %d",
-                        what, name, b->device, device);
-    if (!ts_type_same(&b->type, type))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is %s, the program has %s",
-                        what, name, ts_type_text(&b->type, found, sizeof found),
-                        ts_type_text(type, expected, sizeof expected));
-    return TS_OK;
-}
-
-/* Binds one device's buffers. A buffer that is written may be named once only. */
+/* Binds one device's buffers. */
 static ts_status bind(cpu_executable *x, int device, ts_buffer *const *in, ts_buffer *const *out,
                       ts_error *err)
 {
-    const ts_graph *g = x->base.graph;
     void **base = x->device[device].base + TS_BASE_INPUTS;
-    int n_in = g->top->n_arg, n_out = g->top->n_result;
-    uint64_t read = ++execute_serial, written = ++execute_serial;
-    for (int k = 0; k < n_in; k++) {
-        TS_TRY(check_buffer(x, in[k], device, &g->top->arg[k]->type, "input", g->top->arg[k]->name,
-                            err));
-        cpu_buffer *b = (cpu_buffer *)in[k];
-        b->mark = read;
-        base[k] = b->memory.data;
-    }
-    for (int k = 0; k < n_out; k++) {
-        int replaces = g->output[k].replaces;
-        const char *name = g->output[k].name;
-        TS_TRY(check_buffer(x, out[k], device, &g->top->result[k]->type, "output", name, err));
-        cpu_buffer *b = (cpu_buffer *)out[k];
-        base[n_in + k] = b->memory.data;
-        if (replaces >= 0 && out[k] != in[replaces])
-            return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                            "output %s replaces input %s, so both must be the same buffer", name,
-                            g->top->arg[replaces]->name);
-        if (b->mark == written || (replaces < 0 && b->mark == read))
-            return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                            "output %s: its buffer is an input or another output as well", name);
-        b->mark = written;
-    }
-    /* A donated buffer given as a second input would change under that input's readers. */
-    int written_inputs = 0, donated = 0;
-    for (int k = 0; k < n_in; k++) written_inputs += ((cpu_buffer *)in[k])->mark == written;
-    for (int k = 0; k < n_out; k++) donated += g->output[k].replaces >= 0;
-    if (written_inputs != donated)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "a buffer that an output replaces was given as two inputs");
+    int n_in = x->base.graph->top->n_arg, n_out = x->base.graph->top->n_result;
+    TS_TRY(ts__check_buffers(&x->base, device, in, out, err));
+    for (int k = 0; k < n_in; k++) base[k] = ((cpu_buffer *)in[k])->memory.data;
+    for (int k = 0; k < n_out; k++) base[n_in + k] = ((cpu_buffer *)out[k])->memory.data;
     return TS_OK;
 }
 

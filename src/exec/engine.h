@@ -93,9 +93,15 @@ struct ts_executable {
 };
 struct ts_buffer {
     const ts_engine_vtable *vtable;
+    ts_engine *engine;
     ts_type type;
     int device;
+    uint64_t mark; /* scratch of ts__check_buffers */
 };
+
+/* For engines: INVALID_ARGUMENT where one device's buffers [inputs], [outputs] are not what execute asks for. */
+ts_status ts__check_buffers(const ts_executable *x, int device, ts_buffer *const *in,
+                            ts_buffer *const *out, ts_error *err);
 
 /* By name; UNAVAILABLE with the known names. */
 ts_status ts_engine_open(const ts_engine_options *o, ts_engine **out, ts_error *err);

@@ -9,6 +9,11 @@
  */
 #include "xla/run.h"
 
+static ts_xla *engine_of(const ts_xla_buffer *b)
+{
+    return (ts_xla *)b->base.engine;
+}
+
 static PJRT_Buffer_Type element_type(ts_dtype t)
 {
     switch (t) {
@@ -38,7 +43,7 @@ static void destroy(const ts_xla *e, PJRT_Buffer *remote)
 static ts_status to_device(const ts_xla_buffer *b, const void *data, PJRT_Buffer **out,
                            ts_error *err)
 {
-    const ts_xla *e = b->engine;
+    const ts_xla *e = engine_of(b);
     int64_t dims[TS_MAX_RANK];
     char text[400];
     PJRT_ARGS(PJRT_Client_BufferFromHostBuffer_Args, a);
@@ -64,7 +69,7 @@ static ts_status to_device(const ts_xla_buffer *b, const void *data, PJRT_Buffer
 
 static ts_status from_device(const ts_xla_buffer *b, void *data, ts_error *err)
 {
-    const ts_xla *e = b->engine;
+    const ts_xla *e = engine_of(b);
     int64_t minor_to_major[TS_MAX_RANK];
     int rank = b->base.type.rank;
     PJRT_ARGS(PJRT_Buffer_MemoryLayout, layout);
@@ -103,7 +108,7 @@ void ts__xla_buffer_leave_slot(ts_xla_buffer *b)
 void ts__xla_buffer_take(ts_xla_buffer *b, PJRT_Buffer *remote)
 {
     ts__xla_buffer_leave_slot(b);
-    destroy(b->engine, b->remote);
+    destroy(engine_of(b), b->remote);
     drop_host(b);
     b->remote = remote;
     b->place = TS_XLA_DEVICE;
@@ -158,8 +163,8 @@ ts_status ts__xla_buffer_new(ts_engine *engine, int device, const ts_type *type,
                         device, e->n_devices);
     ts_xla_buffer *b = ts_alloc_zero(sizeof *b);
     if (!b) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a buffer");
-    b->base = (ts_buffer){&ts_xla_engine, *type, device};
-    b->engine = e;
+    b->base = (ts_buffer){
+        .vtable = &ts_xla_engine, .engine = engine, .type = *type, .device = device};
     b->bytes = ts_type_bytes(type);
     *out = &b->base;
     return TS_OK;
@@ -169,7 +174,7 @@ void ts__xla_buffer_free(ts_buffer *buffer)
 {
     ts_xla_buffer *b = (ts_xla_buffer *)buffer;
     ts__xla_buffer_leave_slot(b);
-    destroy(b->engine, b->remote);
+    destroy(engine_of(b), b->remote);
     ts_free(b->host);
     ts_free(b);
 }
@@ -203,7 +208,7 @@ ts_status ts__xla_upload(ts_buffer *buffer, const void *data, size_t offset, siz
             TS_TRY(status);
         }
         ts__xla_buffer_leave_slot(b);
-        destroy(b->engine, b->remote);
+        destroy(engine_of(b), b->remote);
         b->remote = NULL;
         b->holes = b->place == TS_XLA_LOST;
         b->place = TS_XLA_HOST;

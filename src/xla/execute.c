@@ -11,77 +11,23 @@
 
 #include "xla/run.h"
 
-static uint64_t serial; /* marks start at 1 */
-
 /* ---- what was given -------------------------------------------------------------------------- */
-
-static ts_status check_buffer(const ts_xla_executable *x, const ts_buffer *b, int device,
-                              const ts_type *type, const char *what, const char *name,
-                              ts_error *err)
-{
-    char found[400], expected[400];
-    if (!b) return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: no buffer was given", what, name);
-    if (b->vtable != &ts_xla_engine || ((const ts_xla_buffer *)b)->engine != x->engine)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer belongs to another engine",
-                        what, name);
-    if (b->device != device)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is on device %d, expected %d",
-                        what, name, b->device, device);
-    if (!ts_type_same(&b->type, type))
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s %s: the buffer is %s, the program has %s",
-                        what, name, ts_type_text(&b->type, found, sizeof found),
-                        ts_type_text(type, expected, sizeof expected));
-    return TS_OK;
-}
-
-static ts_status check_outputs(const ts_xla_executable *x, int device, ts_buffer *const *in,
-                               ts_buffer *const *out, uint64_t read, uint64_t written,
-                               ts_error *err)
-{
-    const ts_graph *g = x->base.graph;
-    size_t donated = 0, written_inputs = 0;
-    for (size_t k = 0; k < x->n_out; k++) {
-        int replaces = g->output[k].replaces;
-        const char *name = g->output[k].name;
-        TS_TRY(check_buffer(x, out[k], device, &g->top->result[k]->type, "output", name, err));
-        ts_xla_buffer *b = (ts_xla_buffer *)out[k];
-        if (replaces >= 0 && out[k] != in[replaces])
-            return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                            "output %s replaces input %s, so both must be the same buffer", name,
-                            g->top->arg[replaces]->name);
-        if (b->mark == written || (replaces < 0 && b->mark == read))
-            return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                            "output %s: its buffer is an input or another output as well", name);
-        b->mark = written;
-        donated += replaces >= 0;
-    }
-    for (size_t k = 0; k < x->n_in; k++)
-        written_inputs += ((ts_xla_buffer *)in[k])->mark == written;
-    if (written_inputs != donated)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "a buffer that an output replaces was given as two inputs");
-    return TS_OK;
-}
 
 /* Checks one replica's buffers and puts its arguments at its place of the plugin's lists. */
 static ts_status bind(ts_xla_executable *x, int place, ts_buffer *const *in, ts_buffer *const *out,
                       ts_error *err)
 {
-    const ts_region *top = x->base.graph->top;
-    int device = x->order[place];
     PJRT_Buffer **argument = x->argument + (size_t)place * x->n_in;
-    uint64_t read = ++serial, written = ++serial;
+    TS_TRY(ts__check_buffers(&x->base, x->order[place], in, out, err));
     for (size_t k = 0; k < x->n_in; k++) {
-        const char *name = top->arg[k]->name;
-        TS_TRY(check_buffer(x, in[k], device, &top->arg[k]->type, "input", name, err));
         ts_xla_buffer *b = (ts_xla_buffer *)in[k];
         ts_status status = ts__xla_buffer_flush(b, err);
         if (status != TS_OK)
-            return ts__error_context(err, "input %s of %s", name, x->base.graph->name);
-        b->mark = read;
+            return ts__error_context(err, "input %s of %s", x->base.graph->top->arg[k]->name,
+                                     x->base.graph->name);
         argument[k] = b->remote;
     }
-    return check_outputs(x, device, in, out, read, written, err);
+    return TS_OK;
 }
 
 /* ---- what came back -------------------------------------------------------------------------- */

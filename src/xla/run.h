@@ -39,8 +39,7 @@ typedef enum ts_xla_place {
 typedef struct ts_xla_slot ts_xla_slot;
 
 typedef struct ts_xla_buffer {
-    ts_buffer base;
-    ts_xla *engine;
+    ts_buffer base; /* its engine is a ts_xla */
     ts_xla_place place;
     size_t bytes;
     unsigned char *host; /* [bytes] or NULL */
@@ -49,7 +48,6 @@ typedef struct ts_xla_buffer {
     PJRT_Buffer *remote;
     ts_xla_slot *slot; /* the execute in flight that writes it; NULL: none */
     size_t slot_at;    /* slot->written[slot_at] is this buffer */
-    uint64_t mark;     /* the execute that named it last: finds buffers named twice */
 } ts_xla_buffer;
 
 /* One execute that nobody has waited for. */
