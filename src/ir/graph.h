@@ -165,6 +165,11 @@ typedef union ts_attr {
 typedef struct ts_node ts_node;
 typedef struct ts_region ts_region;
 
+/* The logical name of every dimension of a pinned value; NULL: it is never split. */
+typedef struct ts_pin {
+    const char *name[TS_MAX_RANK];
+} ts_pin;
+
 struct ts_value {
     ts_type type;
     ts_node *node; /* NULL: an argument of region */
@@ -172,6 +177,7 @@ struct ts_value {
     int index;        /* which result or argument */
     uint32_t id;      /* unique in the graph */
     const char *name; /* inputs: their name; else NULL */
+    const ts_pin *pin; /* how the partitioner lays it out; NULL: as its op's operands say */
     void *user;       /* scratch of one pass */
 };
 
@@ -192,6 +198,9 @@ struct ts_node {
     const char *scope;     /* "layers.3.q_proj" */
     const ts_node *primal; /* made by a VJP or remat: the forward node it comes from */
     bool backward;         /* belongs to the backward half */
+    /* [n_in + n_out] with primal, else NULL: which of the primal's operands, then results, the operand or result
+     * is, stands for, or is the cotangent of; −1: none. A node that is its primal's copy has NULL. */
+    const int8_t *like;
     void *user;
 };
 
