@@ -13,10 +13,10 @@ BEGIN {
     room["mesh"] = "ir base"
     room["nn"] = "ir base"
     room["models"] = "nn ir base"
-    room["exec"] = "ir base"
+    room["exec"] = "mesh ir base" # how a global graph lies on a mesh
     room["comm"] = "base"
     room["cpu"] = "exec ir comm base"
-    room["xla"] = "exec ir base"
+    room["xla"] = "exec mesh ir base"
     room["token"] = "base"
     room["data"] = "token base" # a reader turns text into ids
     room["ckpt"] = "base models/model.h" # the names and shapes that a checkpoint of a model has

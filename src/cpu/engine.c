@@ -210,7 +210,7 @@ ts_status ts_cpu_compile(ts_engine *engine, const ts_graph *g, bool share, ts_ex
     TS_TRY(ts_graph_verify(g, err));
     cpu_executable *x = ts_alloc_zero(sizeof *x);
     if (!x) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
-    x->base = (ts_executable){&ts_cpu_engine, engine, g};
+    x->base = (ts_executable){.vtable = &ts_cpu_engine, .engine = engine, .graph = g};
     ts_status status = ts__cpu_program_new(g, e->isa, e->threads, share, &x->program, err);
     if (status == TS_OK) status = make_devices(x, e->n_devices, err);
     if (status != TS_OK) {

@@ -35,13 +35,15 @@ ts_status ts__check_buffers(const ts_executable *x, int device, ts_buffer *const
     int donated = 0, written_inputs = 0;
     for (int k = 0; k < g->top->n_arg; k++) {
         const ts_value *v = g->top->arg[k];
-        TS_TRY(check_one(x, in[k], device, &v->type, "input", v->name, err));
+        const ts_type *type = x->local ? &x->local[k] : &v->type;
+        TS_TRY(check_one(x, in[k], device, type, "input", v->name, err));
         in[k]->mark = read;
     }
     for (int k = 0; k < g->top->n_result; k++) {
         int replaces = g->output[k].replaces;
         const char *name = g->output[k].name;
-        TS_TRY(check_one(x, out[k], device, &g->top->result[k]->type, "output", name, err));
+        const ts_type *type = x->local ? &x->local[g->top->n_arg + k] : &g->top->result[k]->type;
+        TS_TRY(check_one(x, out[k], device, type, "output", name, err));
         if (replaces >= 0 && out[k] != in[replaces])
             return TS_ERROR(err, TS_INVALID_ARGUMENT,
                             "output %s replaces input %s, so both must be the same buffer", name,

@@ -8,7 +8,7 @@
 #ifndef TS_ENGINE_H
 #define TS_ENGINE_H
 
-#include "ir/graph.h"
+#include "mesh/mesh.h"
 
 typedef struct ts_engine ts_engine;
 typedef struct ts_executable ts_executable;
@@ -26,6 +26,15 @@ typedef struct ts_engine_options {
     const char *const *xla_flag; /* xla: "name=value", passed with every compilation */
     int n_xla_flag;
 } ts_engine_options;
+
+/* How the inputs, outputs and pinned values of a *global* graph lie on a mesh, for an engine that partitions by itself. */
+typedef struct ts_sharding {
+    const ts_mesh *mesh;
+    const ts_spec *in, *out; /* [inputs], [outputs]; never partial */
+    /* The spec of a value that has a pin. The value may be a copy's: pin and type are what it goes by. NULL: none has. */
+    ts_spec (*pin)(const void *context, const ts_value *v);
+    const void *context; /* given to pin */
+} ts_sharding;
 
 typedef struct ts_memory_stats { /* of one device, bytes */
     size_t arguments, outputs, aliased, temporary, constants, peak;
@@ -61,6 +70,12 @@ typedef struct ts_engine_vtable {
      * plugin: FAILED_PRECONDITION names what differs. NULL: the engine has no such files. */
     ts_status (*load)(ts_engine *e, const ts_graph *g, const char *path, ts_executable **out,
                       ts_error *err);
+    /* The same two for a global graph that the engine partitions over its devices: buffers are of one device's part of
+     * each type, device d is the mesh's device d. NULL: the engine has no partitioner. sharding: of the call only. */
+    ts_status (*compile_sharded)(ts_engine *e, const ts_graph *g, const ts_sharding *sharding,
+                                 ts_executable **out, ts_error *err);
+    ts_status (*load_sharded)(ts_engine *e, const ts_graph *g, const ts_sharding *sharding,
+                              const char *path, ts_executable **out, ts_error *err);
     void (*executable_free)(ts_executable *x);
     ts_status (*buffer_new)(ts_engine *e, int device, const ts_type *type, ts_buffer **out,
                             ts_error *err); /* zeroed */
@@ -90,6 +105,7 @@ struct ts_executable {
     const ts_engine_vtable *vtable;
     ts_engine *engine;
     const ts_graph *graph;
+    const ts_type *local; /* [inputs + outputs] types of one device's buffers; NULL: the graph's */
 };
 struct ts_buffer {
     const ts_engine_vtable *vtable;

@@ -251,7 +251,7 @@ static ts_status wrap(ts_xla *e, const ts_graph *g, PJRT_LoadedExecutable *loade
                    : TS_INTERNAL;
     }
     *x = bare;
-    x->base = (ts_executable){&ts_xla_engine, &e->base, g};
+    x->base = (ts_executable){.vtable = &ts_xla_engine, .engine = &e->base, .graph = g};
     x->n_in = (size_t)g->top->n_arg;
     x->n_out = (size_t)g->top->n_result;
     ts_status status = make_lists(x, err);
