@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "data/loader.h"
+#include "mesh/mesh.h"
 #include "models/model.h"
 #include "train/schedule.h"
 
@@ -35,7 +36,16 @@ struct ts_config {
 #undef SUB
 
     /* Derived. */
-    int64_t devices; /* of all hosts together */
+    int64_t devices;       /* of all hosts together */
+    bool devices_assumed;  /* nobody knows them before the engine is open: ts__config_place must be called then */
+    int n_torus;           /* 0: no torus */
+    int64_t torus[TS_MAX_RANK]; /* major first; the product is devices */
+    int n_heads;           /* pairs that the mesh respects; 0: the model is not known yet */
+    int64_t kv_heads[8], group[8];
+    ts_mesh mesh;          /* of devices, by ici_*_parallelism */
+    ts_axis_rules rules;   /* logical_axis_rules over the defaults */
+    bool ring;             /* collective_matmul, resolved: auto is ring on a torus */
+    bool shard_auto;       /* shard_mode=auto: XLA partitions */
     int64_t micro_rows; /* rows of one micro-batch on all devices */
     int64_t batch_rows; /* rows of one optimizer step: micro_rows · accumulation */
     int64_t eval_rows;  /* rows of one evaluation batch on all devices */
@@ -52,8 +62,29 @@ struct ts_config {
 
     size_t n_notes; /* keys that were set and have no effect, and the like; to be shown once */
     const char *const *notes;
+    struct ts_loading *loading; /* how it was loaded; for ts__config_place's messages */
     ts_arena *arena; /* owns the configuration itself */
 };
+
+/* ---- placing it on devices (config_mesh.c) ------------------------------------------------------
+ *
+ * Loading places a configuration on the devices that are known: compile_topology's; else cpu_devices where the cpu
+ * engine or the xla engine's plugin=cpu will run. A real accelerator's are known when the engine is open. Until then
+ * the product of ici_*_parallelism is taken, −1 as 1, and devices_assumed is set.
+ *
+ * Whoever knows better places again: mesh, rules, ring, micro_rows, batch_rows and eval_rows follow; nothing else
+ * changes. INVALID_ARGUMENT has a message like ts_config_load's, and *c is as before.
+ *   compile, plan  nothing to do with compile_topology; plan --devices: ts__config_place
+ *   training, parity, generate  open the engine with ts__config_run_devices, then ts__config_place with the
+ *                  engine's devices and torus (compile_topology does not bind them)
+ *   model_path     ts__config_heads with the model that was read, then ts__config_place (c->devices, c->torus, …)
+ * A ts_config may be copied by value and the copy placed: it lives until ts_config_free of the first. */
+TS_MUST_CHECK ts_status ts__config_place(ts_config *c, int64_t devices, const int64_t *torus,
+                                         int n_torus, ts_error *err);
+/* The (kv heads, group) that the next ts__config_place takes; loading takes those of c->model. */
+void ts__config_heads(ts_config *c, const ts_model_config *model);
+/* Devices to open an engine with: cpu_devices for the cpu engine and for plugin=cpu, 0 (all it has) for others. */
+int64_t ts__config_run_devices(const ts_config *c, const char *engine, const char *plugin);
 
 
 /* Where nobody chose an output folder, a command that writes none (parity) must work without one: a run
