@@ -2,6 +2,7 @@
 #ifndef TS_PARTITION_INTERNAL_H
 #define TS_PARTITION_INTERNAL_H
 
+#include "ir/builder.h"
 #include "mesh/factors.h"
 #include "mesh/partition.h"
 
@@ -22,5 +23,94 @@ typedef struct ts_partition_hooks {
 TS_MUST_CHECK ts_status ts__partition_with(const ts_graph *g, const ts_partition_options *o,
                                            const ts_partition_hooks *hooks, ts_partition **out,
                                            ts_error *err);
+
+/* ---- the partitioner's state ----------------------------------------------------------------- */
+
+/* How a value of the global graph lies. A parameter (or its conversion) is stored as spec and seen by its users as
+ * use: the gather in between stands where it is used. A free value is the same everywhere and is made anew in any
+ * layout. */
+typedef struct ts_placement {
+    ts_spec spec, use;
+    ts_value *local;     /* of the partitioned graph; NULL: free, or in no program (its node was pruned) */
+    const ts_node *made; /* of a free value: what makes it */
+    bool known, param, free;
+} ts_placement;
+
+/* Reshards are shared by the uses of one value within a scope. */
+typedef struct ts_reshard_scope {
+    const ts_region *region; /* global */
+    bool backward;
+    int part; /* of the top level: 0, or the embedding's or the head's */
+} ts_reshard_scope;
+
+typedef struct ts_reshard_memo {
+    ts_spec to;
+    ts_reshard_scope scope;
+    ts_value *local;
+    struct ts_reshard_memo *next;
+} ts_reshard_memo;
+
+typedef struct ts_index_memo { /* a device's index along axes, times a number: i32 scalars */
+    ts_reshard_scope scope;
+    uint8_t n, axis[TS_MAX_AXES];
+    int64_t scale;
+    ts_value *local;
+    struct ts_index_memo *next;
+} ts_index_memo;
+
+typedef struct ts_partitioner {
+    const ts_graph *g;
+    const ts_mesh *mesh;
+    const ts_axis_rules *rules;
+    const ts_partition_options *o;
+    const ts_partition_hooks *hooks; /* NULL: none */
+    ts_builder b;                    /* of the partitioned graph */
+    ts_arena *arena;                 /* of what is below */
+    ts_placement *place;             /* [g->next_id], by a value's id */
+    ts_assignment **assigned;        /* by the id of a node's first result */
+    const ts_spec **want;            /* a gradient: the layout of its parameter; NULL: none */
+    bool *small;                     /* a gradient that is summed packed with others */
+    ts_reshard_memo **memo;
+    ts_index_memo *index;
+    ts_reshard_scope scope;
+    uint16_t lost;      /* axes that some dimension did not take */
+    char fallback[400]; /* which, for people */
+} ts_partitioner;
+
+/* reshard.c: a value from one layout to another, within p->scope. */
+ts_value *ts__reshard(ts_partitioner *p, const ts_value *v, const ts_spec *to);
+ts_value *ts__reshard_local(ts_partitioner *p, ts_value *x, ts_spec cur, const ts_spec *to);
+/* This device's index along axes (major first) × scale, i32 scalar. */
+ts_value *ts__mesh_index(ts_partitioner *p, const uint8_t *axis, int n, int64_t scale);
+ts_value *ts__collective(ts_builder *b, const ts_mesh *m, ts_op op, ts_value *x, int axis, int dim,
+                         int dim2, int reduce);
+/* All small gradients of v's region that await the same sums: one all_reduce an axis. */
+void ts__reduce_packed(ts_partitioner *p, const ts_value *v);
+/* Bytes that a device sends to bring a value of this type from cur to to (ring model). */
+double ts__reshard_bytes(const ts_mesh *m, const ts_type *global, ts_spec cur, const ts_spec *to);
+
+/* assign.c */
+const ts_assignment *ts__assign(ts_partitioner *p, const ts_node *n, const ts_factors *f, uint16_t keep);
+uint16_t ts__passing(const ts_partitioner *p, const ts_node *n, const ts_factors *f);
+/* The layout of operand or result value v (its row: map) under an assignment. */
+ts_spec ts__assigned_spec(const ts_value *v, const int8_t (*map)[TS_ROW_MERGED], const ts_assignment *a);
+/* Axes of the factors that a value with this row lacks. */
+uint16_t ts__lacking(const ts_factors *f, const ts_assignment *a, const int8_t (*map)[TS_ROW_MERGED], int rank);
+/* Places the results of a node that is in no program, so that its assignment is known. */
+void ts__place_pruned(ts_partitioner *p, const ts_node *n);
+
+/* local_op.c: the node's operation on local operands. */
+void ts__emit_local(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
+                    ts_value *const *in, ts_value **out);
+/* A free value in a layout. */
+ts_value *ts__emit_free(ts_partitioner *p, const ts_node *made, const ts_spec *spec);
+
+/* partition.c */
+void ts__partition_region(ts_partitioner *p, const ts_region *r);
+void *ts__partition_alloc(ts_partitioner *p, size_t bytes);
+ts_placement *ts__placement(ts_partitioner *p, const ts_value *v);
+
+/* partition_repeat.c */
+void ts__partition_repeat(ts_partitioner *p, const ts_node *n);
 
 #endif

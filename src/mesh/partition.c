@@ -1,0 +1,528 @@
+/* mesh/partition.c – from the global graph to the program of one device.
+ *
+ * One walk over the global graph in its order. Every value gets a layout (ts_placement); an op's operands are brought
+ * to what its assignment says (assign.c, reshard.c), the op is made on local shapes (local_op.c), and a result that is
+ * pinned is brought to its pin at once. The rules are those of docs/mesh.md.
+ *
+ * Invariants: what a value's layout says is what its local value holds; collectives go over one internal axis; the
+ * program of every device is the same text. Not here: meshes and specs (mesh.c), factors of an op (factors.c), rings.
+ */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "mesh/partition_internal.h"
+
+void *ts__partition_alloc(ts_partitioner *p, size_t bytes)
+{
+    void *x = ts_arena_alloc(p->arena, bytes + 1);
+    if (x) return memset(x, 0, bytes + 1);
+    ts__mistake(&p->b, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning graph %s", p->g->name);
+    return NULL;
+}
+
+/* ---- values that have no place yet ----------------------------------------------------------- */
+
+ts_placement *ts__placement(ts_partitioner *p, const ts_value *v)
+{
+    ts_placement *at = &p->place[v->id];
+    if (at->known || p->b.error.code != TS_OK) return at;
+    if (v->node && v->node->op != TS_OP_repeat) ts__place_pruned(p, v->node);
+    if (!at->known) *at = (ts_placement){.spec = ts_spec_whole(v->type.rank), .use = ts_spec_whole(v->type.rank), .known = true};
+    return at;
+}
+
+static void set_results(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
+                        uint16_t keep, ts_value *const *local)
+{
+    /* The cross-entropy sums over the vocabulary itself. */
+    int inside = n->op == TS_OP_linear_xent ? ts__factors_in(f, 1)[0][0] : -1;
+    uint16_t summed = 0;
+    for (int i = 0; inside >= 0 && i < a->n[inside]; i++) summed |= (uint16_t)(1u << a->axis[inside][i]);
+    for (int i = 0; i < n->n_out; i++) {
+        const int8_t (*row)[TS_ROW_MERGED] = ts__factors_out(f, i);
+        ts_spec s = ts__assigned_spec(n->out[i], row, a);
+        s.partial = (ts__lacking(f, a, row, n->out[i]->type.rank) & (uint16_t)~summed) | keep;
+        p->place[n->out[i]->id] = (ts_placement){
+            .spec = s, .use = s, .local = local ? local[i] : NULL, .known = true};
+    }
+}
+
+static bool is_free(ts_partitioner *p, const ts_node *n)
+{
+    switch (n->op) {
+    case TS_OP_constant:
+    case TS_OP_iota: return true;
+    case TS_OP_broadcast: return n->in[0]->type.rank == 0;
+    case TS_OP_convert: return ts__placement(p, n->in[0])->free;
+    default: return false;
+    }
+}
+
+static void place_free(ts_partitioner *p, const ts_node *n)
+{
+    ts_spec s = ts_spec_whole(n->out[0]->type.rank);
+    p->place[n->out[0]->id] = (ts_placement){.spec = s, .use = s, .made = n, .known = true, .free = true};
+}
+
+void ts__place_pruned(ts_partitioner *p, const ts_node *n)
+{
+    ts_factors f;
+    if (n->op == TS_OP_repeat) return;
+    for (int i = 0; i < n->n_in; i++) (void)ts__placement(p, n->in[i]);
+    if (p->b.error.code != TS_OK || ts__factors(n, &f, NULL) != TS_OK) return;
+    uint16_t keep = ts__passing(p, n, &f);
+    const ts_assignment *a = ts__assign(p, n, &f, keep);
+    if (a) set_results(p, n, &f, a, keep, NULL);
+    for (int i = 0; a && i < n->n_out; i++)
+        if (n->out[i]->pin) {
+            ts_placement *at = &p->place[n->out[i]->id];
+            at->spec = at->use = ts_rules_spec(p->mesh, p->rules, n->out[i]->pin->name, &n->out[i]->type, NULL);
+        }
+}
+
+/* ---- one node -------------------------------------------------------------------------------- */
+
+/* A conversion of a parameter is a parameter: it is made on what is stored, and gathered after. */
+static void convert_param(ts_partitioner *p, const ts_node *n)
+{
+    ts_placement *at = ts__placement(p, n->in[0]), *to = &p->place[n->out[0]->id];
+    *to = *at;
+    to->local = ts_convert(&p->b, at->local, n->attr.convert.dtype);
+}
+
+/* Each result as its operand; a free one becomes whole, so that the barrier has something to hold. */
+static void make_barrier(ts_partitioner *p, const ts_node *n)
+{
+    ts_value **x = ts__partition_alloc(p, (size_t)n->n_in * sizeof(ts_value *));
+    for (int i = 0; x && i < n->n_in; i++) {
+        ts_placement *at = ts__placement(p, n->in[i]);
+        x[i] = at->free ? ts__reshard(p, n->in[i], &at->spec) : at->local;
+    }
+    ts_node *made = x ? ts__op_n(&p->b, TS_OP_barrier, x, n->n_in, NULL) : NULL;
+    for (int i = 0; made && i < n->n_out; i++) {
+        ts_placement *to = &p->place[n->out[i]->id];
+        *to = p->place[n->in[i]->id];
+        to->local = made->out[i];
+        to->free = false;
+    }
+}
+
+/* Gradients that are wanted in a parameter's layout are brought there where their total is formed. */
+static void follow_wants(ts_partitioner *p, const ts_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        const ts_value *v = n->out[i];
+        ts_placement *at = &p->place[v->id];
+        const ts_pin *pin = v->pin;
+        ts_spec to = at->spec;
+        if (pin) {
+            to = ts_rules_spec(p->mesh, p->rules, pin->name, &v->type, NULL);
+        } else if (p->want[v->id]) {
+            to = *p->want[v->id];
+            to.partial = at->spec.partial & (uint16_t)~ts_spec_axes(&to);
+        }
+        if (at->free || ts_spec_same(&to, &at->spec)) continue;
+        ts_value *local = ts__reshard(p, v, &to);
+        at->local = local;
+        at->spec = at->use = to;
+    }
+}
+
+static int part_of(const ts_node *n)
+{
+    switch (n->op) {
+    case TS_OP_take:
+    case TS_OP_scatter_add: return 1;
+    case TS_OP_linear_xent:
+    case TS_OP_linear_xent_grad: return 2;
+    default: return 0;
+    }
+}
+
+static void make_node(ts_partitioner *p, const ts_node *n)
+{
+    ts_factors f;
+    ts_error err = {0};
+    if (ts__factors(n, &f, &err) != TS_OK) {
+        ts__mistake(&p->b, err.code, "%s", err.msg);
+        return;
+    }
+    ts_value **in = ts__partition_alloc(p, (size_t)(n->n_in + n->n_out + 1) * sizeof *in);
+    uint16_t keep = in ? ts__passing(p, n, &f) : 0;
+    const ts_assignment *a = in ? ts__assign(p, n, &f, keep) : NULL;
+    if (!a) return;
+    if (p->hooks && p->hooks->node == n && p->hooks->passed) *p->hooks->passed = keep != 0;
+    bool sums = n->op == TS_OP_add || n->op == TS_OP_sub || n->op == TS_OP_add_n;
+    for (int i = 0; i < n->n_in; i++) {
+        ts_spec to = ts__assigned_spec(n->in[i], ts__factors_in(&f, i), a);
+        if (sums || ts__placement(p, n->in[i])->spec.partial & keep) to.partial = keep;
+        in[i] = ts__reshard(p, n->in[i], &to);
+    }
+    if (p->b.error.code != TS_OK) return;
+    ts_value **out = in + n->n_in;
+    ts__emit_local(p, n, &f, a, in, out);
+    set_results(p, n, &f, a, keep, out);
+    follow_wants(p, n);
+}
+
+static void partition_node(ts_partitioner *p, const ts_node *n)
+{
+    ts_scope scope = {n->scope, NULL};
+    p->scope = (ts_reshard_scope){n->region, n->backward, n->region->parent ? 0 : part_of(n)};
+    p->b.loc = n->loc;
+    p->b.scope = n->scope ? &scope : NULL;
+    p->b.backward = n->backward;
+    for (int i = 0; i < n->n_in; i++) (void)ts__placement(p, n->in[i]);
+    if (n->op == TS_OP_repeat) ts__partition_repeat(p, n);
+    else if (is_free(p, n)) place_free(p, n);
+    else if (n->op == TS_OP_barrier) make_barrier(p, n);
+    else if (n->op == TS_OP_convert && ts__placement(p, n->in[0])->param) convert_param(p, n);
+    else make_node(p, n);
+    p->b.scope = NULL;
+}
+
+void ts__partition_region(ts_partitioner *p, const ts_region *r)
+{
+    for (const ts_node *n = r->first; n && p->b.error.code == TS_OK; n = n->next) partition_node(p, n);
+    p->scope = (ts_reshard_scope){r, r->last && r->last->backward, 0};
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static const ts_param_info *param_of(const ts_graph *g, const ts_value *v)
+{
+    for (int i = 0; i < g->n_param; i++)
+        if (g->param[i].value == v) return &g->param[i];
+    return NULL;
+}
+
+/* The logical names of a parameter's dimensions. */
+static void param_names(const ts_param_info *q, const char **name)
+{
+    for (int d = 0; d < q->value->type.rank; d++)
+        name[d] = q->file_rank == 1 ? "norm" : q->value->type.dim[d].name;
+    if (q->count) name[0] = NULL;
+}
+
+static ts_spec without_fsdp(const ts_mesh *m, ts_spec s)
+{
+    for (int d = 0; d < s.rank; d++) {
+        int n = 0;
+        while (n < s.n[d] && m->axis[s.axis[d][n]].user != TS_AXIS_FSDP) n++;
+        s.n[d] = (uint8_t)n;
+    }
+    return s;
+}
+
+static void note_lost(ts_partitioner *p, const char *const *name, const ts_type *t, uint16_t lost)
+{
+    if (!(lost & (uint16_t)~p->lost) || p->o->quiet) return;
+    p->lost |= lost;
+    size_t at = strlen(p->fallback);
+    for (int d = 0; d < t->rank; d++)
+        if (name[d] && t->dim[d].name && at < sizeof p->fallback)
+            at += (size_t)snprintf(p->fallback + at, sizeof p->fallback - at, "%s%s=%lld", at ? ", " : "",
+                                   name[d], (long long)t->dim[d].size);
+}
+
+static ts_spec param_store(ts_partitioner *p, const ts_param_info *q, uint16_t *lost)
+{
+    const char *name[TS_MAX_RANK] = {0};
+    param_names(q, name);
+    ts_spec s = ts_rules_spec(p->mesh, p->rules, name, &q->value->type, lost);
+    if (*lost) note_lost(p, name, &q->value->type, *lost);
+    return s;
+}
+
+static ts_spec pin_of_input(ts_partitioner *p, const ts_value *v)
+{
+    uint16_t lost = 0;
+    if (!v->pin) return ts_spec_whole(v->type.rank);
+    ts_spec s = ts_rules_spec(p->mesh, p->rules, v->pin->name, &v->type, &lost);
+    if (!lost || p->o->whole_batch) return s;
+    int64_t ways = 1, rows = 1;
+    for (int a = 0; a < p->mesh->n; a++)
+        if ((lost | ts_spec_axes(&s)) >> a & 1) ways *= p->mesh->axis[a].size;
+    for (int d = 0; d < v->type.rank; d++)
+        if (v->pin->name[d] && strcmp(v->pin->name[d], "batch") == 0) rows = v->type.dim[d].size;
+    ts__mistake(&p->b, TS_INVALID_ARGUMENT,
+                "a batch of %lld rows does not divide among the %lld devices of data and fsdp; "
+                "per_device_batch_size %g or %g (of %d devices) does",
+                (long long)rows, (long long)ways, (double)(rows / ways * ways) / p->mesh->devices,
+                (double)((rows / ways + 1) * ways) / p->mesh->devices, p->mesh->devices);
+    return s;
+}
+
+static ts_placement input_placement(ts_partitioner *p, const ts_value *v, int i)
+{
+    const ts_param_info *q = param_of(p->g, v);
+    ts_placement at = {.known = true};
+    uint16_t lost = 0;
+    if (p->hooks && p->hooks->in_spec) {
+        at.spec = at.use = p->hooks->in_spec[i];
+    } else if (q) {
+        at.spec = param_store(p, q, &lost);
+        at.use = without_fsdp(p->mesh, at.spec);
+        at.param = true;
+    } else {
+        at.spec = at.use = pin_of_input(p, v);
+    }
+    return at;
+}
+
+/* A moment lies as its parameter, and a gradient is wanted so: adamw(p, g, m, v, …) says which belong together. */
+static void follow_optimizer(ts_partitioner *p, const ts_region *top)
+{
+    for (const ts_node *n = top->first; n; n = n->next) {
+        if (n->op != TS_OP_adamw || !p->place[n->in[0]->id].known) continue;
+        const ts_spec *store = &p->place[n->in[0]->id].spec;
+        for (int k = 2; k < 4; k++)
+            if (!n->in[k]->node && !(p->hooks && p->hooks->in_spec))
+                p->place[n->in[k]->id].spec = p->place[n->in[k]->id].use = *store;
+        p->want[n->in[1]->id] = store;
+        const ts_param_info *q = param_of(p->g, n->in[0]);
+        p->small[n->in[1]->id] = q && q->file_rank == 1;
+    }
+}
+
+/* An output "grad.NAME" of a program without optimizer lies as the parameter. */
+static void follow_outputs(ts_partitioner *p)
+{
+    for (int i = 0; i < p->g->top->n_result; i++) {
+        const char *name = p->g->output[i].name;
+        if (strncmp(name, "grad.", 5) != 0) continue;
+        int input = ts_graph_input_index(p->g, name + 5);
+        const ts_param_info *q = input < 0 ? NULL : param_of(p->g, p->g->top->arg[input]);
+        if (!q) continue;
+        p->want[p->g->top->result[i]->id] = &p->place[q->value->id].spec;
+        p->small[p->g->top->result[i]->id] = q->file_rank == 1;
+    }
+}
+
+/* What is wanted of a repeat's result is wanted of what its body yields. */
+static void wants_inside(ts_partitioner *p, const ts_region *r)
+{
+    for (const ts_node *n = r->last; n; n = n->prev) {
+        if (n->op != TS_OP_repeat) continue;
+        int n_carry = (int)n->attr.repeat.n_carry, stacked = n_carry + (int)n->attr.repeat.n_stack;
+        for (int i = n_carry; i < n->n_out; i++) {
+            const ts_spec *want = p->want[n->out[i]->id];
+            ts_spec *inner = want ? ts__partition_alloc(p, sizeof *inner) : NULL;
+            if (!inner) continue;
+            *inner = *want;
+            if (i < stacked) {
+                *inner = ts_spec_whole(want->rank - 1);
+                for (int d = 1; d < want->rank; d++) {
+                    inner->n[d - 1] = want->n[d];
+                    memcpy(inner->axis[d - 1], want->axis[d], want->n[d]);
+                }
+            }
+            p->want[n->body->result[i]->id] = inner;
+        }
+        wants_inside(p, n->body);
+    }
+}
+
+static void make_inputs(ts_partitioner *p, ts_partition *out)
+{
+    const ts_region *top = p->g->top;
+    for (int i = 0; i < top->n_arg; i++) p->place[top->arg[i]->id] = input_placement(p, top->arg[i], i);
+    follow_optimizer(p, top);
+    follow_outputs(p);
+    wants_inside(p, top);
+    for (int i = 0; i < top->n_arg && p->b.error.code == TS_OK; i++) {
+        ts_placement *at = &p->place[top->arg[i]->id];
+        out->in[i] = at->spec;
+        ts_type t = ts_spec_local(p->mesh, &at->spec, &top->arg[i]->type);
+        at->local = ts_input(&p->b, top->arg[i]->name, t.dtype, t.dim, t.rank);
+    }
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static void copy_params(ts_partitioner *p)
+{
+    ts_graph *to = p->b.graph;
+    for (int i = 0; i < p->g->n_param && p->b.error.code == TS_OK; i++) {
+        if (!ts__arena_grow(to->arena, &to->param, &to->cap_param, i, sizeof *to->param)) {
+            ts__mistake(&p->b, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+            return;
+        }
+        to->param[i] = p->g->param[i];
+        to->param[i].name = ts_arena_strdup(to->arena, p->g->param[i].name);
+        to->param[i].value = p->place[p->g->param[i].value->id].local;
+        to->n_param = i + 1;
+    }
+}
+
+/* What a device holds of the parameters beyond its share because a dimension could not be split, as a part of all. */
+static double unsplit_share(ts_partitioner *p)
+{
+    double all = 0, beyond = 0;
+    for (int i = 0; i < p->g->n_param; i++) {
+        const ts_param_info *q = &p->g->param[i];
+        double elements = (double)ts_type_elements(&q->value->type);
+        uint16_t lost = 0;
+        ts_spec s = param_store(p, q, &lost);
+        double held = elements / (double)ts_spec_pieces(p->mesh, &s), share = held;
+        for (int a = 0; a < p->mesh->n; a++)
+            if (lost >> a & 1) share /= (double)p->mesh->axis[a].size;
+        all += elements;
+        beyond += held - share;
+    }
+    return all > 0 ? beyond / all : 0;
+}
+
+static void check_share(ts_partitioner *p, ts_partition *out)
+{
+    char text[80];
+    out->unsplit = unsplit_share(p);
+    ts_mesh_text(p->mesh, text, sizeof text);
+    if (out->unsplit > p->o->tolerance)
+        ts__mistake(&p->b, TS_INVALID_ARGUMENT,
+                    "on the mesh %s each device would hold %.1f %% of the parameters beyond its share, because %s "
+                    "cannot be split; sharding_tolerance=%.3g allows it, other sizes of "
+                    "ici_tensor_parallelism and ici_fsdp_parallelism avoid it",
+                    text, 100 * out->unsplit, p->fallback[0] ? p->fallback : "some dimensions",
+                    out->unsplit * 1.01 + 0.0005);
+    else if (p->lost && !p->o->quiet)
+        ts_log(TS_LOG_WARNING, "mesh %s: not all axes divide %s; those parts are held whole (%.1f %% of the parameters)",
+               text, p->fallback, 100 * out->unsplit);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static void make_outputs(ts_partitioner *p, ts_partition *out)
+{
+    const ts_region *top = p->g->top;
+    for (int i = 0; i < top->n_result && p->b.error.code == TS_OK; i++) {
+        const ts_value *v = top->result[i];
+        int replaces = p->g->output[i].replaces;
+        ts_placement *at = ts__placement(p, v);
+        ts_spec s = replaces >= 0 ? out->in[replaces] : at->free ? ts_spec_whole(v->type.rank) : at->spec;
+        if (!(p->hooks && p->hooks->keep_out)) s.partial = 0;
+        out->out[i] = s;
+        ts_value *local = ts__reshard(p, v, &s);
+        ts_output(&p->b, p->g->output[i].name, local,
+                  replaces >= 0 ? p->place[top->arg[replaces]->id].local : NULL);
+    }
+}
+
+static bool make_tables(ts_partitioner *p)
+{
+    size_t n = p->g->next_id;
+    p->place = ts__partition_alloc(p, n * sizeof *p->place);
+    p->assigned = ts__partition_alloc(p, n * sizeof *p->assigned);
+    p->want = ts__partition_alloc(p, n * sizeof *p->want);
+    p->small = ts__partition_alloc(p, n * sizeof *p->small);
+    p->memo = ts__partition_alloc(p, n * sizeof *p->memo);
+    return p->place && p->assigned && p->want && p->small && p->memo;
+}
+
+static bool set_mesh(ts_partitioner *p)
+{
+    ts_graph *g = p->b.graph;
+    for (int a = 0; a < p->mesh->n; a++) {
+        g->axis[a].name = ts_arena_strdup(g->arena, p->mesh->axis[a].name);
+        g->axis[a].size = p->mesh->axis[a].size;
+        if (!g->axis[a].name) return false;
+    }
+    g->n_axis = p->mesh->n;
+    return true;
+}
+
+static void run(ts_partitioner *p, ts_partition *out)
+{
+    if (!make_tables(p)) return;
+    if (!set_mesh(p)) {
+        ts__mistake(&p->b, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+        return;
+    }
+    make_inputs(p, out);
+    copy_params(p);
+    if (p->b.error.code == TS_OK && !(p->hooks && p->hooks->in_spec)) check_share(p, out);
+    if (p->b.error.code == TS_OK) ts__partition_region(p, p->g->top);
+    make_outputs(p, out);
+}
+
+static ts_status finish(ts_partitioner *p, ts_partition *out, ts_error *err)
+{
+    ts_status status = p->b.error.code;
+    if (status != TS_OK) {
+        if (err) *err = p->b.error;
+        return status;
+    }
+    status = ts_graph_dce(out->graph, err);
+    return status == TS_OK ? ts_graph_verify(out->graph, err) : status;
+}
+
+static ts_status new_partition(const ts_graph *g, const ts_mesh *m, ts_partition **out, ts_error *err)
+{
+    ts_partition *p = ts_alloc_zero(sizeof *p);
+    *out = NULL;
+    if (!p) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+    p->mesh = *m;
+    p->global = g;
+    p->in = ts_alloc_zero(((size_t)g->top->n_arg + 1) * sizeof *p->in);
+    p->out = ts_alloc_zero(((size_t)g->top->n_result + 1) * sizeof *p->out);
+    *out = p;
+    return p->in && p->out ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+}
+
+ts_status ts__partition_with(const ts_graph *g, const ts_partition_options *o,
+                             const ts_partition_hooks *hooks, ts_partition **out, ts_error *err)
+{
+    ts_partition *made;
+    ts_status status = new_partition(g, o->mesh, &made, err);
+    *out = NULL;
+    if (status == TS_OK && !(made->graph = ts__graph_new(g->name)))
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+    ts_partitioner p = {.g = g,
+                        .mesh = made ? &made->mesh : NULL,
+                        .rules = o->rules ? o->rules : &ts_axis_rules_default,
+                        .o = o,
+                        .hooks = hooks,
+                        .arena = ts_arena_new()};
+    if (status == TS_OK && !p.arena)
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+    if (status == TS_OK) {
+        ts__builder_over(&p.b, made->graph, made->graph->top, NULL);
+        run(&p, made);
+        status = finish(&p, made, err);
+    }
+    ts_arena_free(p.arena);
+    if (status == TS_OK) *out = made;
+    else ts_partition_free(made);
+    return status;
+}
+
+ts_status ts_partition_new(const ts_graph *g, const ts_partition_options *o, ts_partition **out,
+                           ts_error *err)
+{
+    return ts__partition_with(g, o, NULL, out, err);
+}
+
+/* The whole is partitioned and the program thrown away: so the layouts are those of shard_mode=explicit. */
+ts_status ts_partition_pins(const ts_graph *g, const ts_partition_options *o, ts_partition **out,
+                            ts_error *err)
+{
+    TS_TRY(ts__partition_with(g, o, NULL, out, err));
+    ts_graph_free((*out)->graph);
+    (*out)->graph = NULL;
+    return TS_OK;
+}
+
+ts_spec ts_partition_pin(const ts_partition *p, const ts_axis_rules *rules, const ts_value *v)
+{
+    if (!v->pin) return ts_spec_whole(v->type.rank);
+    return ts_rules_spec(&p->mesh, rules ? rules : &ts_axis_rules_default, v->pin->name, &v->type, NULL);
+}
+
+void ts_partition_free(ts_partition *p)
+{
+    if (!p) return;
+    ts_graph_free(p->graph);
+    ts_free(p->in);
+    ts_free(p->out);
+    ts_free(p);
+}
