@@ -1,8 +1,10 @@
-/* mesh/factors.c – the rows of sources, elementwise ops, shape ops and reductions, and the table over all ops.
+/* mesh/factors.c – the rows of sources, elementwise ops, shape ops and reductions, and the table
+ * over all ops.
  *
- * A row says of every dimension of every operand and result which factor it is. What follows from it – who gets an axis,
- * which results are partial – is the partitioner's. A dimension is WHOLE where an op must see all of it or where its pieces
- * would not be equal to pieces of the result. Rows read types and attributes and nothing else.
+ * A row says of every dimension of every operand and result which factor it is. What follows from
+ * it – who gets an axis, which results are partial – is the partitioner's. A dimension is WHOLE
+ * where an op must see all of it or where its pieces would not be equal to pieces of the result.
+ * Rows read types and attributes and nothing else.
  *
  * Products, composites and what is indexed: factors_fused.c.
  */
@@ -88,7 +90,8 @@ ts_status ts__row_random_bits(ts_row *r)
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-/* Scalars beside tensors (select's predicate, what adamw is told) have no dimensions, so no factors. */
+/* Scalars beside tensors (select's predicate, what adamw is told) have no dimensions, so no
+ * factors. */
 ts_status ts__row_elementwise(ts_row *r)
 {
     const ts_type *t = &r->n->out[0]->type;
@@ -107,7 +110,8 @@ ts_status ts__row_linear(ts_row *r)
     return ts__row_elementwise(r);
 }
 
-/* Operands need not be alike and each lies as it likes: one operand is a row, several are the partitioner's. */
+/* Operands need not be alike and each lies as it likes: one operand is a row, several are the
+ * partitioner's. */
 ts_status ts__row_barrier(ts_row *r)
 {
     return r->n->n_in == 1 ? ts__row_elementwise(r) : ts__row_none(r);
@@ -164,15 +168,18 @@ ts_status ts__row_along(ts_row *r)
             int8_t f = id[d];
             if (t->dim[d].size != x->dim[d].size) /* the touched one */
                 f = ts__row_factor(r, t->dim[d].size, TS_FACTOR_WHOLE);
-            if (in) ts__row_in(r, i, d, f);
-            else ts__row_out(r, i - r->f->n_in, d, f);
+            if (in)
+                ts__row_in(r, i, d, f);
+            else
+                ts__row_out(r, i - r->f->n_in, d, f);
         }
     }
     return TS_OK;
 }
 
-/* Groups of dimensions whose products are equal, major first. Of a group the major factor, which divides the first
- * dimension of both sides, may be split: its pieces are runs of rows on both sides. All that is minor to it is WHOLE. */
+/* Groups of dimensions whose products are equal, major first. Of a group the major factor, which
+ * divides the first dimension of both sides, may be split: its pieces are runs of rows on both
+ * sides. All that is minor to it is WHOLE. */
 static void reshape_group(ts_row *r, const int *x, int n_x, const int *y, int n_y)
 {
     const ts_type *a = &r->n->in[0]->type, *b = &r->n->out[0]->type;
@@ -219,8 +226,10 @@ ts_status ts__row_reshape(ts_row *r)
         int i0 = i, j0 = j;
         int64_t p = a->dim[x[i++]].size, q = b->dim[y[j++]].size;
         while (p != q) {
-            if (p < q) p *= a->dim[x[i++]].size;
-            else q *= b->dim[y[j++]].size;
+            if (p < q)
+                p *= a->dim[x[i++]].size;
+            else
+                q *= b->dim[y[j++]].size;
         }
         reshape_group(r, x + i0, i - i0, y + j0, j - j0);
     }
@@ -237,8 +246,10 @@ static void drop(ts_row *r, unsigned dropped, ts_factor_kind kind)
     ts__row_factors(r, x, x->rank, id);
     for (int d = 0, o = 0; d < x->rank; d++) {
         ts__row_in(r, 0, d, id[d]);
-        if (dropped >> d & 1) r->f->kind[id[d]] = (uint8_t)kind;
-        else ts__row_out(r, 0, o++, id[d]);
+        if (dropped >> d & 1)
+            r->f->kind[id[d]] = (uint8_t)kind;
+        else
+            ts__row_out(r, 0, o++, id[d]);
     }
 }
 

@@ -1,9 +1,10 @@
 /* mesh/factors_fused.c – the rows of products, of what is indexed by ids, and of composites.
  *
- * Layouts are those of tessera.h and ir/shape_fused.c, most in letters: one letter a dimension, one factor a letter.
- * Where a result lacks a letter it is summed over that letter's axes: dot lacks what it contracts, dk and dv lack the
- * group, a norm's dw the rows. linear_xent's loss lacks the vocabulary too, but is not a sum over it: the partitioner puts
- * the parts together (ir/build_xent.c).
+ * Layouts are those of tessera.h and ir/shape_fused.c, most in letters: one letter a dimension, one
+ * factor a letter. Where a result lacks a letter it is summed over that letter's axes: dot lacks
+ * what it contracts, dk and dv lack the group, a norm's dw the rows. linear_xent's loss lacks the
+ * vocabulary too, but is not a sum over it: the partitioner puts the parts together
+ * (ir/build_xent.c).
  */
 #include "mesh/rows.h"
 
@@ -47,9 +48,9 @@ ts_status ts__row_dot(ts_row *r)
 /* ---- rows in letters ------------------------------------------------------------------------- */
 
 typedef struct letter_row {
-    const char *letters;         /* a factor each, in this order */
-    const char *whole, *range;   /* which of them are; the rest pass */
-    const char *in[8], *out[3];  /* the dimensions of operands and results */
+    const char *letters;        /* a factor each, in this order */
+    const char *whole, *range;  /* which of them are; the rest pass */
+    const char *in[8], *out[3]; /* the dimensions of operands and results */
 } letter_row;
 
 /* The size of a letter's dimension in the first operand or result that has it. */
@@ -89,15 +90,16 @@ static ts_status by_letters(ts_row *r, const letter_row *row)
 
 ts_status ts__row_attention(ts_row *r)
 {
-    return by_letters(r, &(letter_row){"BSKGDT", "STD", "",
-                                       {"BSKGD", "BTKD", "BTKD", "BS"},
-                                       {"BSKGD", "BSKG"}});
+    return by_letters(
+        r, &(letter_row){"BSKGDT", "STD", "", {"BSKGD", "BTKD", "BTKD", "BS"}, {"BSKGD", "BSKG"}});
 }
 
 /* dk and dv lack G. */
 ts_status ts__row_attention_grad(ts_row *r)
 {
-    return by_letters(r, &(letter_row){"BSKGDT", "STD", "",
+    return by_letters(r, &(letter_row){"BSKGDT",
+                                       "STD",
+                                       "",
                                        {"BSKGD", "BTKD", "BTKD", "BSKGD", "BSKG", "BSKGD", "BS"},
                                        {"BSKGD", "BTKD", "BTKD"}});
 }
@@ -110,7 +112,8 @@ ts_status ts__row_grouped_dot(ts_row *r)
 
 ts_status ts__row_grouped_dot_grad(ts_row *r)
 {
-    return by_letters(r, &(letter_row){"RXFEO", "RXO", "", {"RE", "XFE", "O", "RF"}, {"RE", "XFE"}});
+    return by_letters(r,
+                      &(letter_row){"RXFEO", "RXO", "", {"RE", "XFE", "O", "RF"}, {"RE", "XFE"}});
 }
 
 /* A stable sort needs every assignment. */
@@ -128,8 +131,8 @@ ts_status ts__row_linear_xent(ts_row *r)
 /* lse is of the whole vocabulary. dx lacks V, dw lacks T. */
 ts_status ts__row_linear_xent_grad(ts_row *r)
 {
-    return by_letters(r, &(letter_row){"TEV", "E", "V",
-                                       {"TE", "VE", "T", "T", "T", "T"}, {"TE", "VE"}});
+    return by_letters(
+        r, &(letter_row){"TEV", "E", "V", {"TE", "VE", "T", "T", "T", "T"}, {"TE", "VE"}});
 }
 
 /* Its results over a part of V are no sums. */

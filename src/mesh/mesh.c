@@ -1,10 +1,11 @@
 /* mesh/mesh.c – from the axes that a user names to internal axes.
  *
- * Users' axes lie in the order data, fsdp, tensor over the device numbers, tensor fastest. Each is cut where a
- * dimension of the torus ends, so that a collective over one internal axis stays on one torus dimension, and tensor is
- * cut where a model's heads want it: first what divides the kv heads, then what divides their group, then the rest.
- * A cut is a product of the axis's major part. The cuts of one axis form a chain of divisors, heads' before the torus's:
- * one that does not fit the chain is left out, and costs a hop more, or a dimension that is split less far.
+ * Users' axes lie in the order data, fsdp, tensor over the device numbers, tensor fastest. Each is
+ * cut where a dimension of the torus ends, so that a collective over one internal axis stays on one
+ * torus dimension, and tensor is cut where a model's heads want it: first what divides the kv
+ * heads, then what divides their group, then the rest. A cut is a product of the axis's major part.
+ * The cuts of one axis form a chain of divisors, heads' before the torus's: one that does not fit
+ * the chain is left out, and costs a hop more, or a dimension that is split less far.
  *
  * Not here: how a tensor lies on the mesh (spec.c), logical names (rules.c).
  */
@@ -19,7 +20,8 @@ enum { MAX_CUTS = 32 };
 
 const char *const ts_user_axis_names[TS_USER_AXES] = {"data", "fsdp", "tensor"};
 
-/* Products of the major part of one axis, each a divisor of the next; 1 and the size itself are not listed. */
+/* Products of the major part of one axis, each a divisor of the next; 1 and the size itself are not
+ * listed. */
 typedef struct chain {
     int64_t size, at[MAX_CUTS];
     int n;
@@ -71,7 +73,8 @@ static ts_status check_options(const ts_mesh_options *o, int64_t *devices, ts_er
     *devices = 1;
     for (int u = 0; u < TS_USER_AXES; u++) {
         if (o->user[u] < 1)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "mesh axis %s is %" PRId64 "; expected at least 1",
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "mesh axis %s is %" PRId64 "; expected at least 1",
                             ts_user_axis_names[u], o->user[u]);
         if (ts_mul_i64(*devices, o->user[u], devices) || *devices > MAX_DEVICES)
             return TS_ERROR(err, TS_INVALID_ARGUMENT,
@@ -84,13 +87,15 @@ static ts_status check_options(const ts_mesh_options *o, int64_t *devices, ts_er
     for (int i = 0; i < o->n_heads; i++)
         if (o->kv_heads[i] < 1 || o->group[i] < 1)
             return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                            "%" PRId64 " kv heads in groups of %" PRId64 "; expected at least 1 of each",
+                            "%" PRId64 " kv heads in groups of %" PRId64
+                            "; expected at least 1 of each",
                             o->kv_heads[i], o->group[i]);
     int64_t chips = 1;
     for (int i = 0; i < o->n_torus; i++)
         if (o->torus[i] < 1 || ts_mul_i64(chips, o->torus[i], &chips))
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "dimension %d of the torus is %" PRId64
-                            "; expected at least 1", i, o->torus[i]);
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "dimension %d of the torus is %" PRId64 "; expected at least 1", i,
+                            o->torus[i]);
     if (o->n_torus && chips != *devices)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "data=%" PRId64 ", fsdp=%" PRId64 ", tensor=%" PRId64 " is %" PRId64
@@ -109,8 +114,11 @@ static int add_axes(ts_mesh *m, int n, const chain *c, ts_user_axis user)
         if (n < TS_MAX_AXES) {
             m->axis[n].user = user;
             m->axis[n].size = at / before;
-            if (!c->n) snprintf(m->axis[n].name, sizeof m->axis[n].name, "%s", ts_user_axis_names[user]);
-            else snprintf(m->axis[n].name, sizeof m->axis[n].name, "%s%d", ts_user_axis_names[user], k);
+            if (!c->n)
+                snprintf(m->axis[n].name, sizeof m->axis[n].name, "%s", ts_user_axis_names[user]);
+            else
+                snprintf(m->axis[n].name, sizeof m->axis[n].name, "%s%d", ts_user_axis_names[user],
+                         k);
         }
         before = at;
     }
@@ -135,12 +143,13 @@ ts_status ts_mesh_make(const ts_mesh_options *o, ts_mesh *out, ts_error *err)
     if (n > TS_MAX_AXES) {
         char text[96], sizes[128] = "";
         for (size_t i = 0, k = 0; i < TS_MAX_AXES && k < sizeof sizes; i++)
-            k += (size_t)snprintf(sizes + k, sizeof sizes - k, "%s%s %" PRId64, i ? ", " : "", m.axis[i].name,
-                                  m.axis[i].size);
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "%s is cut into %d axes (%s, …) by the torus and the model's heads; at most %d are "
-                        "possible; make the axes of the mesh fit the dimensions of the torus",
-                        ts_mesh_text(&m, text, sizeof text), n, sizes, TS_MAX_AXES);
+            k += (size_t)snprintf(sizes + k, sizeof sizes - k, "%s%s %" PRId64, i ? ", " : "",
+                                  m.axis[i].name, m.axis[i].size);
+        return TS_ERROR(
+            err, TS_INVALID_ARGUMENT,
+            "%s is cut into %d axes (%s, …) by the torus and the model's heads; at most %d are "
+            "possible; make the axes of the mesh fit the dimensions of the torus",
+            ts_mesh_text(&m, text, sizeof text), n, sizes, TS_MAX_AXES);
     }
     m.n = n;
     m.devices = (int)devices;

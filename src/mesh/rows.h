@@ -1,7 +1,8 @@
-/* mesh/rows.h – what the rows of the ops (factors.c, factors_fused.c) share. Others call ts__factors.
+/* mesh/rows.h – what the rows of the ops (factors.c, factors_fused.c) share. Others call
+ * ts__factors.
  *
- * A row function fills f->map for every operand, then every result, from n's types. An op added to ops.def without
- * ts__row_NAME does not link; one that is like another's is a line here.
+ * A row function fills f->map for every operand, then every result, from n's types. An op added to
+ * ops.def without ts__row_NAME does not link; one that is like another's is a line here.
  */
 #ifndef TS_ROWS_H
 #define TS_ROWS_H
@@ -17,13 +18,15 @@ typedef ts_status ts_row_fn(ts_row *r);
 
 /* A new factor; returns its number. */
 int8_t ts__row_factor(ts_row *r, int64_t size, ts_factor_kind kind);
-/* As many PASS factors as the type has dimensions, for its first `rank` ones; ids gets their numbers. */
+/* As many PASS factors as the type has dimensions, for its first `rank` ones; ids gets their
+ * numbers. */
 void ts__row_factors(ts_row *r, const ts_type *t, int rank, int8_t ids[TS_MAX_RANK]);
 /* Dimension dim of operand or result i consists of factor f alone (−1: of none). */
 void ts__row_in(ts_row *r, int i, int dim, int8_t f);
 void ts__row_out(ts_row *r, int i, int dim, int8_t f);
 
-/* Elementwise: every operand of rank > 0 and every result have the dimensions of the largest one. */
+/* Elementwise: every operand of rank > 0 and every result have the dimensions of the largest
+ * one. */
 #define ts__row_abs            ts__row_elementwise
 #define ts__row_exp            ts__row_elementwise
 #define ts__row_log            ts__row_elementwise

@@ -1,24 +1,24 @@
 /* mesh/rules.c – from the logical names of a value's dimensions to its spec.
  *
- * A rule gives a name the users' axes that it takes, in order; all internal axes of a user's axis follow each other.
- * Where a rule has tensor and fsdp, fsdp is minor: what is stored is then what is used with fsdp appended, and a gather
- * over fsdp takes minor axes only. Dimensions choose in order and start at the first axis that no earlier one took, so
- * kv_heads and group share tensor: as many axes as divide the heads, then as many of the rest as divide the group.
+ * A rule gives a name the users' axes that it takes, in order; all internal axes of a user's axis
+ * follow each other. Where a rule has tensor and fsdp, fsdp is minor: what is stored is then what
+ * is used with fsdp appended, and a gather over fsdp takes minor axes only. Dimensions choose in
+ * order and start at the first axis that no earlier one took, so kv_heads and group share tensor:
+ * as many axes as divide the heads, then as many of the rest as divide the group.
  */
 #include "mesh/mesh.h"
 
-const ts_axis_rules ts_axis_rules_default = {
-    .n = 8,
-    .rule = {
-        {"batch", 2, {TS_AXIS_DATA, TS_AXIS_FSDP}},
-        {"sequence", 1, {TS_AXIS_TENSOR}},
-        {"kv_heads", 1, {TS_AXIS_TENSOR}},
-        {"group", 1, {TS_AXIS_TENSOR}},
-        {"mlp", 1, {TS_AXIS_TENSOR}},
-        {"vocab", 1, {TS_AXIS_TENSOR}},
-        {"embed", 1, {TS_AXIS_FSDP}},
-        {"norm", 0, {0}},
-    }};
+const ts_axis_rules ts_axis_rules_default = {.n = 8,
+                                             .rule = {
+                                                 {"batch", 2, {TS_AXIS_DATA, TS_AXIS_FSDP}},
+                                                 {"sequence", 1, {TS_AXIS_TENSOR}},
+                                                 {"kv_heads", 1, {TS_AXIS_TENSOR}},
+                                                 {"group", 1, {TS_AXIS_TENSOR}},
+                                                 {"mlp", 1, {TS_AXIS_TENSOR}},
+                                                 {"vocab", 1, {TS_AXIS_TENSOR}},
+                                                 {"embed", 1, {TS_AXIS_FSDP}},
+                                                 {"norm", 0, {0}},
+                                             }};
 
 static const ts_axis_rule *find(const ts_axis_rules *r, const char *name)
 {

@@ -1,8 +1,8 @@
 /* mesh/spec.c – how a tensor lies on a mesh: sizes, offsets and owners of the devices' pieces.
  *
- * The axes of a dimension are digits of the piece's number, the major one first, and pieces are equal: a spec whose
- * product of axes does not divide the dimension is a programmer's mistake. Not here: which spec a value gets (rules.c,
- * the partitioner).
+ * The axes of a dimension are digits of the piece's number, the major one first, and pieces are
+ * equal: a spec whose product of axes does not divide the dimension is a programmer's mistake. Not
+ * here: which spec a value gets (rules.c, the partitioner).
  */
 #include <stdio.h>
 

@@ -1,13 +1,14 @@
-/* mesh/wire.c – what a partitioned graph asks of the wire, from its text alone: collectives by op and axis, loops
- * multiplied out.
+/* mesh/wire.c – what a partitioned graph asks of the wire, from its text alone: collectives by op
+ * and axis, loops multiplied out.
  *
- * The ring model: of n devices each sends (n−1)/n of the whole in a gather, a scatter or an exchange, twice that in an
- * all_reduce, and its operand in a permute. What a compiler makes of them is not here (xla/hlo.c reads that).
+ * The ring model: of n devices each sends (n−1)/n of the whole in a gather, a scatter or an
+ * exchange, twice that in an all_reduce, and its operand in a permute. What a compiler makes of
+ * them is not here (xla/hlo.c reads that).
  */
 #include "mesh/partition.h"
 
-static const ts_op wired[] = {TS_OP_all_reduce, TS_OP_all_gather, TS_OP_reduce_scatter, TS_OP_all_to_all,
-                              TS_OP_collective_permute};
+static const ts_op wired[] = {TS_OP_all_reduce, TS_OP_all_gather, TS_OP_reduce_scatter,
+                              TS_OP_all_to_all, TS_OP_collective_permute};
 enum { WIRED = sizeof wired / sizeof *wired };
 
 typedef struct wire_table {
