@@ -267,11 +267,17 @@ ts_value *ts_param(ts_builder *b, const char *name, const ts_dim *dims, int rank
 ts_value *ts_linear(ts_builder *b, ts_value *x, const char *name, const ts_dim *out, int n_out);
 /* x [.., in…] (the last n_in dims) · w [out, in…] → [.., out]. */
 ts_value *ts_linear_in(ts_builder *b, ts_value *x, int n_in, const char *name, ts_dim out);
+/* Rows ids [..] of table [V,E], in the compute dtype: [..,E]. */
+ts_value *ts_embedding(ts_builder *b, ts_value *table, ts_value *ids);
 /* rms_norm with an own weight [E] initialised to one. */
 ts_value *ts_norm(ts_builder *b, ts_value *x, const char *name, double eps);
 /* The dtype of activations and matrix products (default f32) and how backward keeps values. */
 void ts_set_compute_dtype(ts_builder *b, ts_dtype dtype);
-typedef enum ts_remat { TS_REMAT_NONE, TS_REMAT_FULL } ts_remat;
+typedef enum ts_remat {
+    TS_REMAT_NONE,   /* keeps what it needs */
+    TS_REMAT_FULL,   /* computes each layer again from its input */
+    TS_REMAT_MINIMAL /* keeps results of matrix products and attention, computes the rest again */
+} ts_remat;
 void ts_set_remat(ts_builder *b, ts_remat remat);
 /* Runs layer(b, context, i, x) for i = 0 … n−1. Layers with equal signatures form repeats over stacked
  * parameters (smallest period ≤ 8); layer is called once per distinct layer, with scope prefix.i. */
@@ -296,6 +302,7 @@ ts_value *ts_layers(ts_builder *b, const char *prefix, int n, const uint64_t *si
 #define ts_param(b, ...)       (TS_LINE_(b), ts_param((b), __VA_ARGS__))
 #define ts_linear(b, ...)      (TS_LINE_(b), ts_linear((b), __VA_ARGS__))
 #define ts_linear_in(b, ...)   (TS_LINE_(b), ts_linear_in((b), __VA_ARGS__))
+#define ts_embedding(b, ...)   (TS_LINE_(b), ts_embedding((b), __VA_ARGS__))
 #define ts_norm(b, ...)        (TS_LINE_(b), ts_norm((b), __VA_ARGS__))
 #define ts_dot(b, ...)         (TS_LINE_(b), ts_dot((b), __VA_ARGS__))
 #endif
@@ -466,6 +473,64 @@ typedef struct ts_parity_report {
 TS_MUST_CHECK ts_status ts_parity(const ts_config *c, const char *model, const char *golden,
                                   ts_parity_report *report, ts_error *err);
 void ts_parity_report_free(ts_parity_report *r);
+
+/* ---- the slice check ---- */
+
+enum { TS_SLICE_AXES = 8 };
+
+typedef struct ts_slice_rank {
+    int rank;            /* of the mesh */
+    char device[32];     /* as the engine numbers it */
+    char host[64];
+    int64_t coordinate[TS_SLICE_AXES]; /* on each axis of the mesh */
+    double max_abs_diff; /* from the host's reference; NaN: a result is not finite */
+    double sum;          /* what all_reduce of rank + 1 gave */
+    char problem[400];   /* the first check that failed, found and expected; "": it agrees */
+} ts_slice_rank;
+
+/* One collective along one axis; medians. */
+typedef struct ts_slice_timing {
+    char axis[16], kind[24];
+    int64_t devices;        /* along the axis */
+    int64_t bytes;          /* message: what gather makes, scatter takes, the others take and make, on a device */
+    double seconds;
+    double algorithm, bus; /* bytes a second: bytes / seconds; and times the share that a ring moves. Small: 0 */
+    bool small;            /* a message that costs latency alone */
+} ts_slice_timing;
+
+typedef struct ts_slice_report {
+    char engine[256];
+    int devices, axes;
+    struct {
+        char name[16];
+        int64_t size;
+        bool slow; /* a byte on it takes more than twice the time of the median axis */
+    } axis[TS_SLICE_AXES];
+    ts_slice_rank *rank; /* [devices] */
+    ts_slice_timing *timing;
+    size_t n_timing;
+    bool one_clock; /* devices run in lockstep: no rank has a time of its own */
+    int disagree;   /* ranks with a problem */
+    double max_abs_diff, sum; /* largest of the ranks; what every sum must be */
+} ts_slice_report;
+
+typedef struct ts_slice_options {
+    size_t struct_size;
+    const char *golden; /* safetensors with w1, w2, x and y; NULL: own weights */
+    bool timing;        /* time the collectives as well, where the ranks agree */
+    /* Sees each result of a rank before it is compared, and may change it: "feed-forward" or "sum"; may be NULL. */
+    void (*result)(void *context, int rank, const char *what, float *value, size_t n);
+    void *context;
+} ts_slice_options;
+void ts_slice_options_default(ts_slice_options *o); /* own weights, timing */
+
+/* Are all devices of c's engine one slice? x + w2·silu(w1·x), w1 split by columns and w2 by rows over all devices, and an
+ * all_reduce of rank + 1, each compared on every rank; over all devices at once and axis by axis. TS_OK whatever the
+ * ranks say: disagree counts. INVALID_ARGUMENT: a number of devices that does not divide, or no mesh of them;
+ * DATA_LOSS: golden holds other tensors. Owns *out until ts_slice_report_free; empty where it fails. */
+TS_MUST_CHECK ts_status ts_slice_check(const ts_config *c, const ts_slice_options *o,
+                                       ts_slice_report *out, ts_error *err);
+void ts_slice_report_free(ts_slice_report *r);
 
 /* ---- text from a model ---- */
 

@@ -19,7 +19,7 @@ void *ts__idmap_get(const ts_idmap *m, const ts_value *v)
 bool ts__idmap_set(ts_builder *b, ts_idmap *m, const ts_value *v, void *p)
 {
     if (v->id >= m->n) {
-        size_t n = b->graph->next_id + 64;
+        size_t n = (size_t)b->graph->next_id + b->graph->next_id / 2 + 64;
         void **grown = ts_arena_alloc(b->graph->arena, n * sizeof *grown);
         if (!grown) {
             ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
@@ -51,27 +51,37 @@ bool ts__needs(const ts_grad_pass *g, const ts_node *n, int i)
     return is_float(n->in[i]) && ts__idmap_get(&g->varied, n->in[i]);
 }
 
-static void add_cotangent(ts_builder *b, ts_idmap *map, ts_value *v, ts_value *d)
+/* Returns what is added: d in the dtype of v's cotangent; NULL after a mistake. */
+static ts_value *add_cotangent(ts_builder *b, ts_idmap *map, ts_value *v, ts_value *d)
 {
     ts_cotangent *c = ts_arena_alloc(b->graph->arena, sizeof *c), *list = ts__idmap_get(map, v);
     if (!c) {
         ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while differentiating graph %s",
                     b->graph->name);
-        return;
+        return NULL;
     }
     c->value = ts_convert(b, d, ts__cotangent_dtype(v));
     if (!list) {
         ts__idmap_set(b, map, v, c);
-        return;
+        return c->value;
     }
     while (list->next) list = list->next;
     list->next = c;
+    return c->value;
+}
+
+/* The first push is by the rule that made d. */
+static void remember(ts_grad_pass *g, const ts_value *d, int i)
+{
+    if (!ts__idmap_get(&g->pushed, d)) ts__idmap_set(g->b, &g->pushed, d, (void *)(intptr_t)(i + 1));
 }
 
 void ts__push(ts_grad_pass *g, const ts_node *n, int i, ts_value *d)
 {
-    if (g->b->error.code == TS_OK && ts__needs(g, n, i))
-        add_cotangent(g->b, &g->cotangent, n->in[i], d);
+    if (g->b->error.code != TS_OK || !ts__needs(g, n, i)) return;
+    remember(g, d, i);
+    ts_value *given = add_cotangent(g->b, &g->cotangent, n->in[i], d);
+    if (given) remember(g, given, i);
 }
 
 /* The sum of all contributions to v, or NULL. */
@@ -124,8 +134,10 @@ static void apply_rule(ts_grad_pass *g, ts_node *n)
     ts_scope scope = {n->scope, b->scope}, *outer = b->scope;
     b->loc = n->loc;
     b->scope = n->scope ? &scope : NULL;
-    b->primal = n;
     for (int i = 0; i < n->n_out; i++) dout[i] = total(g, n->out[i]);
+    ts_node *last = b->before ? b->before->prev : b->region->last;
+    bool alike = n->op != TS_OP_repeat && n->op != TS_OP_barrier; /* the others: see ts_node.like */
+    b->primal = alike ? n : NULL;
     if (ts__vjps[n->op])
         ts__vjps[n->op](g, n, dout);
     else
@@ -134,6 +146,8 @@ static void apply_rule(ts_grad_pass *g, ts_node *n)
                     ts_op_infos[n->op].name);
     b->scope = outer;
     b->primal = NULL;
+    if (alike && b->error.code == TS_OK)
+        ts__mark_like(g, n, dout, last ? last->next : b->region->first, b->before);
 }
 
 void ts__differentiate(ts_builder *b, const ts_region *primal, ts_value *const *seeds,

@@ -20,6 +20,7 @@ typedef struct ts_grad_pass {
     const ts_region *primal; /* the region whose nodes are walked backwards */
     ts_idmap varied;         /* depends on something asked for */
     ts_idmap cotangent;      /* value → list of contributions */
+    ts_idmap pushed;         /* what a rule made → 1 + the operand whose cotangent it is */
 } ts_grad_pass;
 
 /* dout[i]: cotangent of result i, NULL where it is zero. */
@@ -40,6 +41,12 @@ void ts__differentiate(ts_builder *b, const ts_region *primal, ts_value *const *
                        ts_value **out);
 /* Marks what varies in region when wants do; for a repeat's body the carries reach a fixpoint first. */
 void ts__mark_varied(ts_builder *b, const ts_region *region, ts_idmap *varied);
+
+/* What stands for v of the region being differentiated in the backward body r: NULL while nothing does. */
+ts_value *ts__stand_in(const ts_repeat *r, const ts_value *v);
+/* Says of each node from first to before what of n it is like (ts_node.like). */
+void ts__mark_like(ts_grad_pass *g, const ts_node *n, ts_value *const *dout, ts_node *first,
+                   const ts_node *before);
 
 void ts__vjp_repeat(ts_grad_pass *g, ts_node *n, ts_value *const *dout);
 

@@ -83,6 +83,18 @@ static ts_value *argument(ts_builder *b, ts_repeat *r, backward *w, ts_value *v)
     return b->error.code == TS_OK ? ts__repeat_add(b, r, role, outer, NULL) : b->poison;
 }
 
+/* The nodes of a recomputed repeat's body come from those of the body that it copies. */
+static void mark_copies(const ts_region *from, ts_region *to)
+{
+    ts_node *c = to->first;
+    for (const ts_node *n = from->first; n; n = n->next, c = c->next) {
+        c->primal = n;
+        c->like = NULL;
+        c->backward = true;
+        if (n->body) mark_copies(n->body, c->body);
+    }
+}
+
 static void recompute(ts_builder *b, ts_repeat *r, backward *w, ts_node *n)
 {
     ts_value *local[16], **in = local;
@@ -106,7 +118,11 @@ static void recompute(ts_builder *b, ts_repeat *r, backward *w, ts_node *n)
     c->scope = n->scope;
     c->primal = n;
     c->backward = true;
-    for (int i = 0; i < n->n_out; i++) ts__idmap_set(b, &w->memo, n->out[i], c->out[i]);
+    if (body) mark_copies(n->body, body);
+    for (int i = 0; i < n->n_out; i++) {
+        c->out[i]->pin = n->out[i]->pin;
+        ts__idmap_set(b, &w->memo, n->out[i], c->out[i]);
+    }
 }
 
 /* XLA unrolls a loop of one iteration and would merge the recomputation with the forward again: a
@@ -119,12 +135,21 @@ static ts_value *guarded(ts_builder *b, ts_repeat *r, backward *w, ts_value *v)
         return v;
     ts_region *at = b->region;
     ts_node *before = b->before;
+    const ts_node *primal = b->primal;
     b->region = r->region;
     b->before = NULL;
+    b->primal = NULL;
     ts_barrier(b, &v, 1, &v);
     b->region = at;
     b->before = before;
+    b->primal = primal;
     return v;
+}
+
+ts_value *ts__stand_in(const ts_repeat *r, const ts_value *v)
+{
+    const backward *w = r->context;
+    return ts__idmap_get(&w->memo, v);
 }
 
 static ts_value *foreign(ts_builder *b, ts_repeat *r, ts_value *v)

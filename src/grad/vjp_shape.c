@@ -146,9 +146,11 @@ void ts__vjp_top_k(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
     ts__push(g, n, 0, ts_reduce_sum(b, parts, TS_INTS(rank - 1)));
 }
 
+/* Summed in the dtype that the table's cotangent has, f32 for a converted one. */
 void ts__vjp_take(ts_grad_pass *g, ts_node *n, ts_value *const *dout)
 {
-    ts__push(g, n, 0, ts_scatter_add(g->b, n->in[1], D, X->type.dim[0], n->attr.take.no_grad_row));
+    ts_value *d = ts_convert(g->b, D, ts__cotangent_dtype(X));
+    ts__push(g, n, 0, ts_scatter_add(g->b, n->in[1], d, X->type.dim[0], n->attr.take.no_grad_row));
 }
 
 void ts__vjp_scatter_add(ts_grad_pass *g, ts_node *n, ts_value *const *dout)

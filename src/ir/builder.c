@@ -158,6 +158,16 @@ ts_value *ts__zeros(ts_builder *b, const ts_type *type)
     return ts_constant(b, 0, type->dtype, type->dim, type->rank);
 }
 
+ts_value *ts__pin(ts_builder *b, ts_value *v, const char *const *name)
+{
+    if (b->error.code != TS_OK) return v;
+    ts_pin *pin = ts_arena_alloc(b->graph->arena, sizeof *pin);
+    if (!pin) return out_of_memory(b);
+    for (int i = 0; i < v->type.rank; i++) pin->name[i] = name[i];
+    v->pin = pin;
+    return v;
+}
+
 /* ---- inputs and outputs ---------------------------------------------------------------------- */
 
 ts_value *ts_input(ts_builder *b, const char *name, ts_dtype dtype, const ts_dim *dims, int rank)

@@ -70,5 +70,8 @@ void ts__xent_finish(ts_builder *b, ts_value *const part[3], ts_value *labels, i
 ts_value *ts__xent_shard_dlse(ts_builder *b, ts_value *labels, int64_t classes, ts_value *local,
                               int64_t V, ts_value *dloss, ts_value *dlse);
 ts_value *ts__zeros(ts_builder *b, const ts_type *type);
+/* Pins v: a logical name for each of its dimensions, NULL = never split. The names must live as long as the graph (its
+ * arena, or literals); the pin itself is copied. Returns v. */
+ts_value *ts__pin(ts_builder *b, ts_value *v, const char *const *name);
 
 #endif

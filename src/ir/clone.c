@@ -3,7 +3,7 @@
  *
  * The original is only read, so no scratch of its values is used; what stands for what is looked up by id. Types
  * are taken over rather than inferred, since a pass may have renamed dimensions. Ids are given anew, in the
- * order of the text. A primal that has left the graph is not copied.
+ * order of the text. A primal that has left the graph is not copied, nor what was like it.
  */
 #include "ir/attrs.h"
 
@@ -71,6 +71,15 @@ static ts_type copy_type(copier *c, ts_type t)
     return t;
 }
 
+static const ts_pin *copy_pin(copier *c, const ts_value *v)
+{
+    if (!v->pin) return NULL;
+    ts_pin *pin = ts_arena_alloc(c->to->arena, sizeof *pin);
+    if (!pin) c->failed = true;
+    for (int i = 0; pin && i < v->type.rank; i++) pin->name[i] = copy_text(c, v->pin->name[i]);
+    return pin;
+}
+
 /* ---- regions --------------------------------------------------------------------------------- */
 
 static bool copy_region(copier *c, const ts_region *from, ts_region *to, ts_error *err);
@@ -106,6 +115,7 @@ static bool copy_node(copier *c, const ts_node *n, ts_region *to, ts_error *err)
     m->backward = n->backward;
     for (int i = 0; i < n->n_out; i++) {
         m->out[i]->type = copy_type(c, n->out[i]->type);
+        m->out[i]->pin = copy_pin(c, n->out[i]);
         c->value[n->out[i]->id] = m->out[i];
     }
     return !c->failed;
@@ -117,6 +127,7 @@ static bool copy_region(copier *c, const ts_region *from, ts_region *to, ts_erro
         ts_type t = copy_type(c, from->arg[i]->type);
         ts_value *v = ts__region_add_arg(to, &t, from->arg[i]->name);
         if (!v) return false;
+        v->pin = copy_pin(c, from->arg[i]);
         c->value[from->arg[i]->id] = v;
     }
     for (const ts_node *n = from->first; n; n = n->next)
@@ -124,6 +135,15 @@ static bool copy_region(copier *c, const ts_region *from, ts_region *to, ts_erro
     for (int i = 0; i < from->n_result; i++)
         if (!ts__region_add_result(to, c->value[from->result[i]->id])) return false;
     return true;
+}
+
+static const int8_t *copy_like(copier *c, const ts_node *n)
+{
+    size_t bytes = (size_t)(n->n_in + n->n_out);
+    int8_t *like = n->like ? ts_arena_alloc(c->to->arena, bytes + 1) : NULL;
+    if (like) memcpy(like, n->like, bytes);
+    else if (n->like) c->failed = true;
+    return like;
 }
 
 /* A primal may stand behind what came from it, so these links wait for all nodes. */
@@ -135,6 +155,7 @@ static void link_primals(copier *c, const ts_region *from, ts_region *to)
         ts_value *v =
             p && p->n_out && p->out[0]->id < c->ids ? c->value[p->out[0]->id] : NULL;
         m->primal = v ? v->node : NULL;
+        m->like = v ? copy_like(c, n) : NULL;
         if (n->body) link_primals(c, n->body, m->body);
     }
 }
@@ -175,6 +196,7 @@ ts_status ts_graph_clone(const ts_graph *g, ts_graph **out, ts_error *err)
                 .value = ts_alloc_zero((size_t)g->next_id * sizeof *c.value + 1)};
     bool ok = c.to && c.value && copy_region(&c, g->top, c.to->top, &why) && copy_tables(&c, g);
     if (ok) link_primals(&c, g->top, c.to->top);
+    ok = ok && !c.failed;
     ts_free(c.value);
     ts_free(c.text);
     *out = ok ? c.to : NULL;

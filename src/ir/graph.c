@@ -160,6 +160,7 @@ ts_value *ts__repeat_add_result(ts_node *n, int index, const ts_type *type)
     out[index] = v;
     n->out = out;
     n->n_out++;
+    n->like = NULL;
     return v;
 }
 
@@ -217,7 +218,11 @@ static ts_node *clone_node(ts_region *to, const ts_node *n, ts_error *err)
     c->scope = n->scope;
     c->primal = n->primal;
     c->backward = n->backward;
-    for (int i = 0; i < n->n_out; i++) n->out[i]->user = c->out[i];
+    c->like = n->like;
+    for (int i = 0; i < n->n_out; i++) {
+        c->out[i]->pin = n->out[i]->pin;
+        n->out[i]->user = c->out[i];
+    }
     return c;
 }
 
@@ -225,8 +230,12 @@ ts_region *ts__region_clone(const ts_region *from, ts_region *parent, ts_error *
 {
     ts_region *to = ts__region_new(from->graph, parent);
     bool ok = to != NULL;
-    for (int i = 0; ok && i < from->n_arg; i++)
-        ok = (from->arg[i]->user = ts__region_add_arg(to, &from->arg[i]->type, NULL)) != NULL;
+    for (int i = 0; ok && i < from->n_arg; i++) {
+        ts_value *arg = ts__region_add_arg(to, &from->arg[i]->type, NULL);
+        if (!(ok = arg != NULL)) break;
+        arg->pin = from->arg[i]->pin;
+        from->arg[i]->user = arg;
+    }
     for (const ts_node *n = from->first; ok && n; n = n->next) ok = clone_node(to, n, err) != NULL;
     for (int i = 0; ok && i < from->n_result; i++)
         ok = ts__region_add_result(to, from->result[i]->user);

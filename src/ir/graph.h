@@ -198,8 +198,9 @@ struct ts_node {
     const char *scope;     /* "layers.3.q_proj" */
     const ts_node *primal; /* made by a VJP or remat: the forward node it comes from */
     bool backward;         /* belongs to the backward half */
-    /* [n_in + n_out] with primal, else NULL: which of the primal's operands, then results, the operand or result
-     * is, stands for, or is the cotangent of; −1: none. A node that is its primal's copy has NULL. */
+    /* [n_in + n_out] where a VJP made the node of its primal: which of the primal's operands, then results, the operand
+     * or result is, stands for, or is the cotangent of; −1: none. NULL with a primal: the primal's copy (remat), of the
+     * same op and attributes. Nothing is made like a repeat or barrier: their operands come and go. */
     const int8_t *like;
     void *user;
 };

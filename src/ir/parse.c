@@ -68,6 +68,23 @@ static bool push(parser *p, numbers *list, int64_t v)
     return true;
 }
 
+/* A type, and behind it " pin=[batch,-]", a name or - for each dimension. */
+static bool parse_value_type(parser *p, ts_type *type, const ts_pin **pin)
+{
+    *pin = NULL;
+    if (!ts__scan_type(&p->s, type)) return false;
+    if (!ts__scan_accept_word(&p->s, "pin")) return !p->s.failed;
+    ts_pin *made = ts_arena_alloc(p->g->arena, sizeof *made);
+    if (!made) return ts__scan_memory(&p->s);
+    if (!ts__scan_expect(&p->s, '=') || !ts__scan_expect(&p->s, '[')) return false;
+    for (int i = 0; i < type->rank; i++) {
+        if (i && !ts__scan_expect(&p->s, ',')) return false;
+        if (!ts__scan_accept(&p->s, '-') && !ts__scan_name(&p->s, &made->name[i])) return false;
+    }
+    *pin = made;
+    return ts__scan_expect(&p->s, ']');
+}
+
 /* ---- attributes and origin ------------------------------------------------------------------- */
 
 static bool parse_field(parser *p, const ts_field *f, ts_attr *attr)
@@ -104,7 +121,22 @@ typedef struct origin {
     const char *scope;
     bool backward;
     int64_t primal; /* number of its first result; −1 none */
+    bool is_like;
+    numbers like;
 } origin;
+
+/* like=[0,-1]: places in the primal. How many there must be is known when the node is made. */
+static bool parse_like(parser *p, origin *o)
+{
+    int64_t v;
+    if (!ts__scan_accept_word(&p->s, "like")) return !p->s.failed;
+    o->is_like = true;
+    if (!ts__scan_expect(&p->s, '=') || !ts__scan_expect(&p->s, '[')) return false;
+    do {
+        if (!ts__scan_int_in(&p->s, -1, INT8_MAX, &v) || !push(p, &o->like, v)) return false;
+    } while (ts__scan_accept(&p->s, ','));
+    return ts__scan_expect(&p->s, ']');
+}
 
 static bool parse_origin(parser *p, origin *o)
 {
@@ -121,7 +153,7 @@ static bool parse_origin(parser *p, origin *o)
         return false;
     o->backward = ts__scan_accept_word(&p->s, "backward");
     if (ts__scan_accept_word(&p->s, "primal") &&
-        (!ts__scan_expect(&p->s, '=') || !parse_number(p, &o->primal)))
+        (!ts__scan_expect(&p->s, '=') || !parse_number(p, &o->primal) || !parse_like(p, o)))
         return false;
     return !p->s.failed;
 }
@@ -134,13 +166,15 @@ static bool parse_body(parser *p, ts_region *r, int depth)
 {
     int64_t number;
     ts_type type;
+    const ts_pin *pin;
     ts_value *v;
     if (depth > MAX_DEPTH)
         return ts__scan_fail(&p->s, "regions are nested more than %d deep", MAX_DEPTH);
     while (ts__scan_accept_word(&p->s, "arg")) {
-        if (!parse_number(p, &number) || !ts__scan_type(&p->s, &type)) return false;
+        if (!parse_number(p, &number) || !parse_value_type(p, &type, &pin)) return false;
         v = ts__region_add_arg(r, &type, NULL);
         if (!v) return ts__scan_memory(&p->s);
+        v->pin = pin;
         if (!define(p, number, v)) return false;
     }
     while (!ts__scan_accept_word(&p->s, "yield"))
@@ -184,27 +218,33 @@ static bool parse_operands(parser *p, const ts_region *r, ts_value ***in, int *n
     return ts__scan_expect(&p->s, ')');
 }
 
+/* The type and pin that the text states for a result. */
+typedef struct stated {
+    ts_type type;
+    const ts_pin *pin;
+} stated;
+
 /* Types stated for the results: as many, and equal to those inferred; names are taken over. */
-static bool check_results(parser *p, ts_node *n, const numbers *names, const ts_type *types,
-                          int n_types)
+static bool check_results(parser *p, ts_node *n, const numbers *names, const stated *s, int n_types)
 {
     char found[400], expected[400];
     if (names->n != n->n_out || n_types != n->n_out)
         return ts__scan_fail(&p->s, "%s has %d results; %d are named and %d have a type",
                              ts_op_infos[n->op].name, n->n_out, names->n, n_types);
     for (int i = 0; i < n->n_out; i++) {
-        if (!ts_type_same(&types[i], &n->out[i]->type))
+        if (!ts_type_same(&s[i].type, &n->out[i]->type))
             return ts__scan_fail(&p->s, "result %d of %s is stated as %s; its operands make it %s",
                                  i, ts_op_infos[n->op].name,
-                                 ts_type_text(&types[i], found, sizeof found),
+                                 ts_type_text(&s[i].type, found, sizeof found),
                                  ts_type_text(&n->out[i]->type, expected, sizeof expected));
-        n->out[i]->type = types[i];
+        n->out[i]->type = s[i].type;
+        n->out[i]->pin = s[i].pin;
         if (!define(p, names->v[i], n->out[i])) return false;
     }
     return true;
 }
 
-static bool parse_types(parser *p, ts_type **types, int *n)
+static bool parse_types(parser *p, stated **types, int *n)
 {
     int cap = 0;
     *n = 0;
@@ -213,9 +253,21 @@ static bool parse_types(parser *p, ts_type **types, int *n)
     do {
         if (!ts__arena_grow(p->g->arena, types, &cap, *n, sizeof **types))
             return ts__scan_memory(&p->s);
-        if (!ts__scan_type(&p->s, &(*types)[*n])) return false;
+        if (!parse_value_type(p, &(*types)[*n].type, &(*types)[*n].pin)) return false;
         ++*n;
     } while (ts__scan_accept(&p->s, ','));
+    return true;
+}
+
+static bool take_like(parser *p, ts_node *n, const numbers *like)
+{
+    if (like->n != n->n_in + n->n_out)
+        return ts__scan_fail(&p->s, "like has %d places; %s has %d operands and %d results",
+                             like->n, ts_op_infos[n->op].name, n->n_in, n->n_out);
+    int8_t *places = ts_arena_alloc(p->g->arena, (size_t)like->n + 1);
+    if (!places) return ts__scan_memory(&p->s);
+    for (int i = 0; i < like->n; i++) places[i] = (int8_t)like->v[i];
+    n->like = places;
     return true;
 }
 
@@ -232,7 +284,7 @@ static bool make_node(parser *p, ts_region *r, ts_op op, ts_value **in, int n_in
     n->backward = o->backward;
     n->user = (void *)(uintptr_t)(o->primal + 1); /* resolved at the end of the text */
     *made = n;
-    return true;
+    return !o->is_like || take_like(p, n, &o->like);
 }
 
 static bool parse_node(parser *p, ts_region *r, int depth)
@@ -240,7 +292,7 @@ static bool parse_node(parser *p, ts_region *r, int depth)
     numbers names = {0};
     ts_attr attr = {0};
     ts_value **in;
-    ts_type *types;
+    stated *types;
     ts_node *n;
     ts_region *body = NULL;
     origin o;
@@ -276,10 +328,14 @@ static bool parse_input(parser *p)
     int64_t number;
     const char *name;
     ts_type type;
-    if (!parse_number(p, &number) || !ts__scan_string(&p->s, &name) || !ts__scan_type(&p->s, &type))
+    const ts_pin *pin;
+    if (!parse_number(p, &number) || !ts__scan_string(&p->s, &name) ||
+        !parse_value_type(p, &type, &pin))
         return false;
     ts_value *v = ts__region_add_arg(p->g->top, &type, name);
-    return v ? define(p, number, v) : ts__scan_memory(&p->s);
+    if (!v) return ts__scan_memory(&p->s);
+    v->pin = pin;
+    return define(p, number, v);
 }
 
 static bool parse_output(parser *p)

@@ -4,7 +4,7 @@
  * carries that only feed themselves, sliced and constant operands, unused halves of a barrier.
  * Inputs of the graph stay: they are its interface. Common subexpressions: within one region and
  * between two barriers, nodes with the same operation, attributes and operands become the first of
- * them. Forward and backward never merge, or what remat computes again would be kept instead;
+ * them; it takes over their pins, and two different pins never merge. Forward and backward never merge, or what remat computes again would be kept instead;
  * repeats and barriers never merge. Both are deterministic and leave a graph that verifies.
  * Not here: algebra, constant folding.
  */
@@ -161,11 +161,23 @@ static uint64_t hash_node(const ts_node *n)
     return h ^ h >> 32;
 }
 
+/* One of them may be unpinned. */
+static bool pins_agree(const ts_value *a, const ts_value *b)
+{
+    for (int i = 0; a->pin && b->pin && i < a->type.rank; i++) {
+        const char *x = a->pin->name[i], *y = b->pin->name[i];
+        if (!x != !y || (x && strcmp(x, y) != 0)) return false;
+    }
+    return true;
+}
+
 static bool same_node(const ts_node *a, const ts_node *b)
 {
     if (a->op != b->op || a->backward != b->backward || a->n_in != b->n_in) return false;
     for (int i = 0; i < a->n_in; i++)
         if (a->in[i] != b->in[i]) return false;
+    for (int i = 0; i < a->n_out; i++)
+        if (!pins_agree(a->out[i], b->out[i])) return false;
     return ts__attr_same(ts_op_infos[a->op].attr, &a->attr, &b->attr);
 }
 
@@ -215,7 +227,10 @@ static ts_status merge_region(ts_region *r, ts_value **same, ts_error *err)
         } else {
             ts_node *first = find_or_add(&m, n);
             if (!first) continue;
-            for (int i = 0; i < n->n_out; i++) same[n->out[i]->id] = first->out[i];
+            for (int i = 0; i < n->n_out; i++) {
+                same[n->out[i]->id] = first->out[i];
+                if (!first->out[i]->pin) first->out[i]->pin = n->out[i]->pin;
+            }
             ts__node_remove(n);
         }
     }

@@ -1,12 +1,12 @@
 /* ir/print.c – a graph as text: the inverse of parse.c, exactly.
  *
  *   graph "tiny" mesh(fsdp=4, tensor=2) {
- *     in %0 "tokens" i32[batch:2,sequence:8]
+ *     in %0 "tokens" i32[batch:2,sequence:8] pin=[batch,-]
  *     in %1 "w" f32[8,4]
  *     %2 = take(%1, %0) no_grad_row=-1 : f32[batch:2,sequence:8,4] @"tiny.c":12 scope="embed"
  *     %3 = repeat(%2) n=3 … : f32[batch:2,sequence:8,4] {
  *       arg %4 f32[batch:2,sequence:8,4]
- *       %5 = exp(%4) : f32[batch:2,sequence:8,4] backward primal=%2
+ *       %5 = exp(%4) : f32[batch:2,sequence:8,4] backward primal=%2 like=[0,-1]
  *       yield %5
  *     }
  *     out "x" %3
@@ -89,6 +89,18 @@ static void put_type(ts_string *out, const ts_type *t)
 {
     ts_string_add(out, ts_dtype_name(t->dtype));
     put_dims(out, t->dim, t->rank);
+}
+
+/* A value's type, and its pin: a name or - for each dimension. */
+static void put_value_type(ts_string *out, const ts_value *v)
+{
+    put_type(out, &v->type);
+    for (int i = 0; v->pin && i < v->type.rank; i++) {
+        ts_string_add(out, i ? "," : " pin=[");
+        if (v->pin->name[i]) put_name(out, v->pin->name[i]);
+        else ts_string_add(out, "-");
+    }
+    if (v->pin) ts_string_add(out, v->type.rank ? "]" : " pin=[]");
 }
 
 static void put_ints(ts_string *out, const int64_t *v, int n)
@@ -178,6 +190,9 @@ static void put_origin(printer *p, const ts_node *n)
     if (primal && primal->id < p->ids && p->number[primal->id]) {
         ts_string_add(p->out, " primal=");
         put_value(p, primal);
+        for (int i = 0; n->like && i < n->n_in + n->n_out; i++)
+            ts_string_printf(p->out, "%s%d", i ? "," : " like=[", n->like[i]);
+        if (n->like) ts_string_add(p->out, "]");
     }
 }
 
@@ -193,7 +208,7 @@ static void put_node(printer *p, const ts_node *n, int depth)
     for (int i = 0; i < fields; i++) put_field(p->out, &f[i], &n->attr);
     for (int i = 0; i < n->n_out; i++) {
         ts_string_add(p->out, i ? ", " : " : ");
-        put_type(p->out, &n->out[i]->type);
+        put_value_type(p->out, n->out[i]);
     }
     put_origin(p, n);
     if (n->body) {
@@ -203,7 +218,7 @@ static void put_node(printer *p, const ts_node *n, int depth)
             ts_string_add(p->out, "arg ");
             put_value(p, n->body->arg[i]);
             ts_string_add(p->out, " ");
-            put_type(p->out, &n->body->arg[i]->type);
+            put_value_type(p->out, n->body->arg[i]);
             ts_string_add(p->out, "\n");
         }
         put_region(p, n->body, depth + 1);
@@ -243,7 +258,7 @@ static void put_inputs(printer *p, const ts_graph *g)
         ts_string_add(p->out, " ");
         put_quoted(p->out, g->top->arg[i]->name ? g->top->arg[i]->name : "");
         ts_string_add(p->out, " ");
-        put_type(p->out, &g->top->arg[i]->type);
+        put_value_type(p->out, g->top->arg[i]);
         ts_string_add(p->out, "\n");
     }
 }

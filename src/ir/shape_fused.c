@@ -366,7 +366,7 @@ static ts_status repeat_counts(ts_rule *r)
             s = a->repeat.n_stack;
     if (a->repeat.n < 1)
         return TS_RULE_ERROR(r, "runs %" PRId64 " times; expected at least 1", a->repeat.n);
-    if (a->repeat.remat != TS_REMAT_NONE && a->repeat.remat != TS_REMAT_FULL)
+    if (a->repeat.remat < TS_REMAT_NONE || a->repeat.remat > TS_REMAT_MINIMAL)
         return TS_RULE_ERROR(r, "remat policy %" PRId64 " does not exist", a->repeat.remat);
     if (c < 0 || x < 0 || k < 0 || c > r->n_in || x > r->n_in || c + x > r->n_in ||
         k != r->n_in - c - x)

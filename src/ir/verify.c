@@ -108,6 +108,22 @@ static ts_status check_axis(verifier *v, const ts_node *n)
                   n->attr.collective.axis);
 }
 
+/* Nothing is like a repeat or barrier, nor are they: dead code takes operands from them. */
+static ts_status check_like(verifier *v, const ts_node *n)
+{
+    const ts_node *p = n->primal;
+    if (!n->like) return TS_OK;
+    if (!p) return BROKEN(v, "it is like a primal and has none");
+    if (n->op == TS_OP_repeat || n->op == TS_OP_barrier || p->op == TS_OP_repeat ||
+        p->op == TS_OP_barrier)
+        return BROKEN(v, "a repeat or barrier is like nothing, and nothing like it");
+    for (int i = 0; i < n->n_in + n->n_out; i++)
+        if (n->like[i] < -1 || n->like[i] >= p->n_in + p->n_out)
+            return BROKEN(v, "its value %d is like place %d of a primal of %d", i, n->like[i],
+                          p->n_in + p->n_out);
+    return TS_OK;
+}
+
 static ts_status check_node(verifier *v, const ts_node *n, const ts_region *r, int depth)
 {
     v->at = n;
@@ -131,6 +147,7 @@ static ts_status check_node(verifier *v, const ts_node *n, const ts_region *r, i
     ts_status status =
         ts__infer(n->op, n->in, n->n_in, &n->attr, n->body, types, n->n_out, &n_types, &why);
     status = status == TS_OK ? check_axis(v, n) : BROKEN(v, "%s", why.msg);
+    if (status == TS_OK) status = check_like(v, n);
     for (int i = 0; i < n->n_out && status == TS_OK; i++) status = define(v, n->out[i], r, n, i);
     if (status == TS_OK) status = check_types(v, n, types, n_types);
     ts_free(types);
@@ -259,7 +276,9 @@ static ts_status check_param(verifier *v, const ts_param_info *p)
         if (p->file_dim[i] < 0 || ts_mul_i64(n, p->file_dim[i], &n))
             return BROKEN(v, "parameter %.200s: dimension %d in a file is %" PRId64, p->name, i,
                           p->file_dim[i]);
-    if (n != ts_type_elements(t))
+    /* On a mesh it is one device's part. */
+    int64_t held = ts_type_elements(t);
+    if (v->g->n_axis && held > 0 ? n % held != 0 : n != held)
         return BROKEN(v, "parameter %.200s is %s and has %" PRId64 " elements in files", p->name,
                       ts_type_text(t, text, sizeof text), n);
     if (!isfinite(p->init) || (p->init < 0 && p->init != TS_INIT_ONES && p->init != TS_INIT_ZEROS))

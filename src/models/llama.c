@@ -52,7 +52,7 @@ ts_forward ts__llama_forward(ts_builder *b, const ts_model_config *c, const ts_f
     };
     double init = c->tied ? ts_tied_embedding_init(c->hidden) : 1;
     ts_value *table = ts_param(b, "model.embed_tokens.weight", TS_DIMS(m.V, m.E), 1, init);
-    ts_value *embed = ts_convert(b, ts_take(b, table, in->tokens, -1), b->compute); /* [B,S,E] */
+    ts_value *embed = ts_embedding(b, table, in->tokens); /* [B,S,E] */
     ts_value *x = ts_layers(b, "model.layers", (int)c->layers, ts_equal_layers(b, (int)c->layers),
                             block, &m, embed);
     x = ts_norm(b, x, "model.norm.weight", m.eps);

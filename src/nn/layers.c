@@ -1,5 +1,9 @@
 /* nn/layers.c – linear layers, norms, and ts_layers: equal layers as one repeat.
  *
+ * Every product pins its result by the names of its dimensions, for the partitioner: what comes out of ts_linear is split
+ * by batch and by what it makes (heads, MLP), what goes back to the residual stream by batch and sequence. A value
+ * whose dimensions have no such names is pinned whole.
+ *
  * ts_layers looks at the layers' signatures only. Every segment becomes a repeat, an unrolled layer
  * one of a single iteration, so that rematerialisation has one mechanism (grad/repeat.c).
  */
@@ -17,6 +21,49 @@ void ts_set_remat(ts_builder *b, ts_remat remat)
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
+
+static bool is_named(const ts_dim *d, const char *name)
+{
+    return d->name && strcmp(d->name, name) == 0;
+}
+
+/* Names of the first n dimensions of v that rows of a batch may be split by: the batch and, on the stream, the
+ * sequence of it. */
+static void row_names(const ts_value *v, int n, bool stream, const char **name)
+{
+    bool batch = false, sequence = false;
+    for (int i = 0; i < n; i++) batch |= is_named(&v->type.dim[i], "batch");
+    for (int i = 0, seen = 0; i < n; i++) {
+        bool first = is_named(&v->type.dim[i], "batch") && !seen++;
+        bool along = stream && batch && !sequence && is_named(&v->type.dim[i], "sequence");
+        sequence |= along;
+        name[i] = first || along ? v->type.dim[i].name : NULL;
+    }
+}
+
+/* The residual stream: rows by batch and sequence, the last dimension whole. */
+static ts_value *pin_stream(ts_builder *b, ts_value *v)
+{
+    const char *name[TS_MAX_RANK] = {NULL};
+    if (b->error.code != TS_OK) return b->poison;
+    row_names(v, v->type.rank - 1, true, name);
+    return ts__pin(b, v, name);
+}
+
+/* What a layer makes of the stream: rows by batch, the last n_out dimensions by their names. "head_dim" is never split;
+ * "embed" names how a matrix is stored. */
+static ts_value *pin_made(ts_builder *b, ts_value *v, int n_out)
+{
+    const char *name[TS_MAX_RANK] = {NULL};
+    if (b->error.code != TS_OK) return b->poison;
+    int rows = v->type.rank - n_out;
+    row_names(v, rows, false, name);
+    for (int i = rows; i < v->type.rank; i++) {
+        const ts_dim *d = &v->type.dim[i];
+        name[i] = is_named(d, "head_dim") || is_named(d, "embed") ? NULL : d->name;
+    }
+    return ts__pin(b, v, name);
+}
 
 static ts_value *product(ts_builder *b, ts_value *x, ts_value *w, int n_in)
 {
@@ -43,7 +90,7 @@ ts_value *ts_linear(ts_builder *b, ts_value *x, const char *name, const ts_dim *
     ts_scope_push(b, "%s", name);
     ts_value *y = product(b, x, ts_param(b, name, dims, n_out + 1, 1, init), 1);
     ts_scope_pop(b);
-    return y;
+    return pin_made(b, y, n_out);
 }
 
 ts_value *ts_linear_in(ts_builder *b, ts_value *x, int n_in, const char *name, ts_dim out)
@@ -62,7 +109,14 @@ ts_value *ts_linear_in(ts_builder *b, ts_value *x, int n_in, const char *name, t
     ts_scope_push(b, "%s", name);
     ts_value *y = product(b, x, ts_param(b, name, dims, n_in + 1, n_in, 1 / sqrt(fan_in)), n_in);
     ts_scope_pop(b);
-    return y;
+    return pin_stream(b, y);
+}
+
+/* The table is converted, not its rows: what a gather of a split table moves is then in the compute dtype. */
+ts_value *ts_embedding(ts_builder *b, ts_value *table, ts_value *ids)
+{
+    if (b->error.code != TS_OK) return b->poison;
+    return pin_stream(b, ts_take(b, ts_convert(b, table, b->compute), ids, -1));
 }
 
 ts_value *ts_norm(ts_builder *b, ts_value *x, const char *name, double eps)

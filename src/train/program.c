@@ -12,8 +12,8 @@
 #include "grad/grad.h"
 
 typedef struct batch {
-    ts_value *tokens, *labels, *segments,
-        *positions;      /* i32 [rows,S]; the last two NULL unless packed */
+    /* i32 [rows,S], or [accumulation,rows,S]; the last two NULL unless packed */
+    ts_value *tokens, *labels, *segments, *positions;
     ts_value *cos, *sin; /* f32 [S,D/2] */
 } batch;
 
@@ -30,21 +30,37 @@ static ts_builder *begin(const ts_program_options *o, const char *name, ts_error
     return b;
 }
 
-/* rows: of the whole input. with_labels: false for next-token logits. */
-static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t rows,
+static ts_value *rows_input(ts_builder *b, const ts_program_options *o, const char *name,
+                            int64_t micro)
+{
+    static const char *const pin[] = {NULL, "batch", NULL};
+    const ts_dim dims[] = {
+        {"micro_batches", micro}, {"batch", o->rows}, {"sequence", o->sequence}};
+    int skip = micro == 1;
+    return ts__pin(b, ts_input(b, name, TS_I32, dims + skip, 3 - skip), pin + skip);
+}
+
+static ts_value *table_input(ts_builder *b, const char *name, const ts_dim *dims)
+{
+    static const char *const whole[2] = {NULL, NULL};
+    return ts__pin(b, ts_input(b, name, TS_F32, dims, 2), whole);
+}
+
+/* micro: micro-batches, a dimension of their own where there are several, so that a split batch splits each. with_labels:
+ * false for next-token logits. */
+static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t micro,
                           bool with_labels)
 {
-    const ts_dim shape[2] = {{"batch", rows}, {"sequence", o->sequence}};
     const ts_dim table[2] = {{"sequence", o->sequence}, {"half_head", o->model->head_dim / 2}};
     batch in = {0};
-    in.tokens = ts_input(b, "tokens", TS_I32, shape, 2);
-    if (with_labels) in.labels = ts_input(b, "labels", TS_I32, shape, 2);
+    in.tokens = rows_input(b, o, "tokens", micro);
+    if (with_labels) in.labels = rows_input(b, o, "labels", micro);
     if (o->packed) {
-        in.segments = ts_input(b, "segments", TS_I32, shape, 2);
-        in.positions = ts_input(b, "positions", TS_I32, shape, 2);
+        in.segments = rows_input(b, o, "segments", micro);
+        in.positions = rows_input(b, o, "positions", micro);
     }
-    in.cos = ts_input(b, "rope.cos", TS_F32, table, 2);
-    in.sin = ts_input(b, "rope.sin", TS_F32, table, 2);
+    in.cos = table_input(b, "rope.cos", table);
+    in.sin = table_input(b, "rope.sin", table);
     return in;
 }
 
@@ -78,7 +94,8 @@ static ts_value *loss_sum(ts_builder *b, const ts_forward *f, ts_value *labels)
 static ts_value *count_trained(ts_builder *b, ts_value *labels)
 {
     ts_value *trained = ts_compare(b, TS_GE, labels, ts_scalar(b, 0, TS_I32));
-    ts_value *n = ts_reduce_sum(b, ts_convert(b, trained, TS_I32), TS_INTS(0, 1));
+    static const int64_t axes[] = {0, 1, 2};
+    ts_value *n = ts_reduce_sum(b, ts_convert(b, trained, TS_I32), axes, ts_type_of(labels)->rank);
     return ts_convert(b, n, TS_F32);
 }
 
@@ -136,24 +153,13 @@ static ts_value *loss_and_grads(ts_builder *b, const ts_program_options *o, cons
     return loss;
 }
 
-static ts_value *micro(ts_builder *b, const ts_program_options *o, ts_value *v)
-{
-    return ts_reshape(
-        b, v,
-        TS_DIMS({"micro_batches", o->accumulation}, {"batch", o->rows}, {"sequence", o->sequence}));
-}
-
 /* The same over `accumulation` micro-batches: everything is a sum. */
 static ts_value *accumulate(ts_builder *b, const ts_program_options *o, const batch *in,
                             ts_value *total, int **index, ts_value ***grads, int *n)
 {
-    ts_value *xs[4] = {micro(b, o, in->tokens), micro(b, o, in->labels)}, *slice[4];
-    int n_xs = 2;
-    if (o->packed) {
-        xs[n_xs++] = micro(b, o, in->segments);
-        xs[n_xs++] = micro(b, o, in->positions);
-    }
-    ts_repeat *r = ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, n_xs, NULL, slice);
+    ts_value *xs[4] = {in->tokens, in->labels, in->segments, in->positions}, *slice[4];
+    ts_repeat *r = ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, o->packed ? 4 : 2, NULL,
+                                   slice);
     batch one = {slice[0], slice[1], o->packed ? slice[2] : NULL, o->packed ? slice[3] : NULL,
                  in->cos,  in->sin};
     ts_value *loss = loss_and_grads(b, o, &one, total, index, grads, n);
@@ -192,7 +198,7 @@ ts_status ts_program_train(const ts_program_options *o, ts_graph **out, ts_error
 {
     ts_builder *b = begin(o, "train_step", err);
     if (!b) return TS_RESOURCE_EXHAUSTED;
-    batch in = batch_inputs(b, o, o->rows * o->accumulation, true);
+    batch in = batch_inputs(b, o, o->accumulation, true);
     ts_optimizer_inputs scalars = {ts_input(b, "lr", TS_F32, TS_SCALAR),
                                    ts_input(b, "step", TS_I32, TS_SCALAR)};
     ts_value *total = count_trained(b, in.labels), **grads, *ok;
@@ -215,7 +221,7 @@ ts_status ts_program_eval(const ts_program_options *o, ts_graph **out, ts_error 
 {
     ts_builder *b = begin(o, "eval_step", err);
     if (!b) return TS_RESOURCE_EXHAUSTED;
-    batch in = batch_inputs(b, o, o->rows, true);
+    batch in = batch_inputs(b, o, 1, true);
     ts_forward f = forward(b, o, &in);
     ts_output(b, "loss_sum", loss_sum(b, &f, in.labels), NULL);
     ts_output(b, "weights", count_trained(b, in.labels), NULL);
@@ -248,7 +254,7 @@ ts_status ts_program_probe(const ts_program_options *o, ts_graph **out, ts_error
     ts_builder *b = begin(o, "probe", err);
     if (!b) return TS_RESOURCE_EXHAUSTED;
     b->keep_hidden = true;
-    batch in = batch_inputs(b, o, o->rows, true);
+    batch in = batch_inputs(b, o, 1, true);
     ts_forward f = forward(b, o, &in);
     ts_value *loss = mean(b, loss_sum(b, &f, in.labels), count_trained(b, in.labels));
     ts_output(b, "logits", logits(b, &f, f.stream), NULL);
@@ -273,7 +279,7 @@ ts_status ts_program_logits(const ts_program_options *o, ts_graph **out, ts_erro
 {
     ts_builder *b = begin(o, "next_token", err);
     if (!b) return TS_RESOURCE_EXHAUSTED;
-    batch in = batch_inputs(b, o, o->rows, false);
+    batch in = batch_inputs(b, o, 1, false);
     ts_value *last = ts_input(b, "last", TS_I32, TS_SCALAR);
     ts_forward f = forward(b, o, &in);
     ts_type t = *ts_type_of(f.stream);

@@ -2,7 +2,7 @@
  *
  * All take the parameters as inputs under their stacked names and share buffers by name (state.h). Batches
  * are i32 "tokens", "labels" [rows, S] (labels already shifted, negative = not trained) and, where samples are
- * packed, "segments", "positions". Rope's "rope.cos", "rope.sin" f32 [S, D/2] are inputs too.
+ * packed, "segments", "positions"; with gradient accumulation [micro-batches, rows, S]. Rope's "rope.cos", "rope.sin" f32 [S, D/2] are inputs too.
  */
 #ifndef TS_PROGRAM_H
 #define TS_PROGRAM_H
@@ -13,7 +13,7 @@
 typedef struct ts_program_options {
     const ts_model_config *model;
     int64_t rows, sequence; /* of one micro-batch, all devices */
-    int64_t accumulation; /* train: micro-batches a step; the batch inputs have rows·accumulation */
+    int64_t accumulation; /* train: micro-batches a step, a dimension of the batch inputs where > 1 */
     bool packed;          /* segments and positions are inputs */
     ts_dtype compute;
     ts_remat remat;
