@@ -3,7 +3,7 @@
  *
  * What an engine without a fused kernel runs, and what the fused kernels are tested against.
  * Inside, all arithmetic is f32; bf16 operands are converted first and results last. New nodes
- * stand where the composite stood and keep its line, scope, half (backward) and primal.
+ * stand where the composite stood and keep its line, scope, half (backward) and primal, its results' pins too.
  * Not here: shapes (the builder checks them), fusing back.
  */
 #include "ir/lower.h"
@@ -21,6 +21,19 @@ static ts_lower_fn *const lowerings[TS_OPS] = {
 #undef OP
 };
 
+static bool is_operand(const ts_node *n, const ts_value *v)
+{
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i] == v) return true;
+    return false;
+}
+
+/* What stands for a pinned result is pinned alike. An operand that is its own result keeps what it has. */
+static void move_pin(const ts_node *n, const ts_value *from, ts_value *to)
+{
+    if (from->pin && !to->pin && !is_operand(n, to)) to->pin = from->pin;
+}
+
 static ts_status lower_node(ts_graph *g, ts_node *n, ts_error *err)
 {
     ts_value *out[4] = {NULL};
@@ -35,7 +48,10 @@ static ts_status lower_node(ts_graph *g, ts_node *n, ts_error *err)
     lowerings[n->op](&b, n, out);
     if (b.error.code != TS_OK)
         return TS_ERROR(err, b.error.code, "lowering %s: %s", ts_op_infos[n->op].name, b.error.msg);
-    for (int i = 0; i < n->n_out; i++) ts__replace_uses(n->region, n->out[i], out[i]);
+    for (int i = 0; i < n->n_out; i++) {
+        move_pin(n, n->out[i], out[i]);
+        ts__replace_uses(n->region, n->out[i], out[i]);
+    }
     ts__node_remove(n);
     return TS_OK;
 }

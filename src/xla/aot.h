@@ -11,7 +11,8 @@ typedef struct ts_aot_job {
     const char *plugin;      /* path of the library */
     const ts_topology *topology;
     int replicas;            /* ≤ topology->devices; the first ones of the topology, by id */
-    const ts_graph *graph;   /* partitioned already; borrowed */
+    const ts_graph *graph;   /* partitioned already, or global with a sharding; borrowed */
+    const ts_sharding *sharding; /* NULL: partitioned already */
     ts_precision precision;  /* as in stablehlo.h */
     const char *const *flag; /* as in compile_options.h */
     int n_flag;

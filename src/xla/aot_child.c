@@ -137,7 +137,8 @@ static ts_status open_devices(compiler *c, ts_error *err)
 static ts_status write_options(const compiler *c, bool dump, ts_string *options, ts_error *err)
 {
     const ts_aot_job *job = c->job;
-    const ts_compile_options o = {job->replicas, c->id, job->flag, job->n_flag};
+    const ts_compile_options o = {job->replicas, c->id, job->flag, job->n_flag,
+                                  job->sharding != NULL};
     *options = ts_string_new(1 << 20);
     return ts__compile_options_for(c->platform, &o, dump ? c->folder : NULL, options, err);
 }
@@ -190,8 +191,11 @@ static ts_status call_compiler(compiler *c, const ts_string *options, ts_error *
 
 static ts_status compile(compiler *c, ts_error *err)
 {
-    ts_stablehlo_options o = {sizeof o, c->job->precision, c->pjrt->carries_graph,
-                              c->job->replicas};
+    const ts_stablehlo_options o = {.struct_size = sizeof o,
+                                    .precision = c->job->precision,
+                                    .carry_graph = c->pjrt->carries_graph && !c->job->sharding,
+                                    .devices = c->job->replicas,
+                                    .sharding = c->job->sharding};
     ts_string with_dump, without;
     ts_error first = {0};
     c->program = ts_string_new(max_program);

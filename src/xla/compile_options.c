@@ -1,8 +1,8 @@
 /* xla/compile_options.c – the bytes of a CompileOptionsProto, field by field.
  *
  * A protocol buffer is a row of fields: number and kind as a varint, then the value, or its length and bytes. Only
- * what Tessera says is written: replicas (never partitions, so no SPMD partitioner), which device each replica is
- * when there are several or a choice was made, and flags. A message inside is written first, because its length
+ * what Tessera says is written: replicas, or as many partitions and the partitioner that reads shardings; which device each
+ * one is when there are several or a choice was made; flags. A message inside is written first, because its length
  * stands before it. The device ordinal must be −1: without one, some plugins end the process. Largest and smallest
  * keep NaN, as StableHLO says and XLA's CPU backend does only when it is told; every backend knows its flag.
  */
@@ -18,7 +18,7 @@ enum { VARINT = 0, FIXED64 = 1, BYTES = 2 };
 enum {
     OPTIONS_BUILD = 3, OPTIONS_FLAG = 7,
     BUILD_DEVICE_ORDINAL = 1, BUILD_REPLICAS = 4, BUILD_PARTITIONS = 5, BUILD_SPMD = 6,
-    BUILD_ASSIGNMENT = 9,
+    BUILD_ASSIGNMENT = 9, BUILD_SHARDY = 19,
     ASSIGNMENT_REPLICAS = 1, ASSIGNMENT_COMPUTATIONS = 2, ASSIGNMENT_DEVICES = 3,
     COMPUTATION_IDS = 1,
     ENTRY_KEY = 1, ENTRY_VALUE = 2,
@@ -66,16 +66,20 @@ static void put_message(ts_string *out, int field, ts_string *message)
 
 static ts_string message_like(const ts_string *out) { return ts_string_new(out->max); }
 
-/* One computation (there is one partition) with the device of each replica. */
+/* A computation is a partition, with the device of each replica. There are several of the one or of the other. */
 static void put_assignment(ts_string *out, const ts_compile_options *o)
 {
-    ts_string ids = message_like(out), computation = message_like(out), all = message_like(out);
-    for (int i = 0; i < o->replicas; i++)
-        put_varint(&ids, (uint64_t)(int64_t)(o->device_id ? o->device_id[i] : i));
-    put_message(&computation, COMPUTATION_IDS, &ids);
-    put_int(&all, ASSIGNMENT_REPLICAS, o->replicas);
-    put_int(&all, ASSIGNMENT_COMPUTATIONS, 1);
-    put_message(&all, ASSIGNMENT_DEVICES, &computation);
+    ts_string all = message_like(out);
+    int partitions = o->partitioned ? o->replicas : 1, replicas = o->replicas / partitions;
+    put_int(&all, ASSIGNMENT_REPLICAS, replicas);
+    put_int(&all, ASSIGNMENT_COMPUTATIONS, partitions);
+    for (int p = 0; p < partitions; p++) {
+        ts_string ids = message_like(out), computation = message_like(out);
+        for (int i = p * replicas; i < (p + 1) * replicas; i++)
+            put_varint(&ids, (uint64_t)(int64_t)(o->device_id ? o->device_id[i] : i));
+        put_message(&computation, COMPUTATION_IDS, &ids);
+        put_message(&all, ASSIGNMENT_DEVICES, &computation);
+    }
     put_message(out, BUILD_ASSIGNMENT, &all);
 }
 
@@ -129,10 +133,11 @@ ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out,
         return TS_ERROR(err, TS_INVALID_ARGUMENT, "a program for %d devices; expected at least 1",
                         o->replicas);
     put_int(&build, BUILD_DEVICE_ORDINAL, -1);
-    put_int(&build, BUILD_REPLICAS, o->replicas);
-    put_int(&build, BUILD_PARTITIONS, 1);
-    put_int(&build, BUILD_SPMD, 0);
+    put_int(&build, BUILD_REPLICAS, o->partitioned ? 1 : o->replicas);
+    put_int(&build, BUILD_PARTITIONS, o->partitioned ? o->replicas : 1);
+    put_int(&build, BUILD_SPMD, o->partitioned);
     if (o->replicas > 1 || o->device_id) put_assignment(&build, o);
+    if (o->partitioned) put_int(&build, BUILD_SHARDY, 1);
     put_message(out, OPTIONS_BUILD, &build);
     TS_TRY(put_flag(out, "xla_cpu_enable_fast_min_max=false", err)); /* the caller's, later, win */
     for (int i = 0; i < o->n_flag; i++) TS_TRY(put_flag(out, o->flag[i], err));

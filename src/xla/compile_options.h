@@ -9,6 +9,7 @@ typedef struct ts_compile_options {
     const int *device_id; /* [replicas] global ids, replica by replica; NULL: 0, 1, … */
     const char *const *flag; /* "xla_…=value": env_option_overrides; true/false, whole numbers, reals, else text */
     int n_flag;
+    bool partitioned; /* one program over all of these devices, cut by XLA's partitioner as its shardings say */
 } ts_compile_options;
 
 /* Appends the message's bytes. INVALID_ARGUMENT: a flag without "=". */

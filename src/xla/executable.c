@@ -1,6 +1,6 @@
 /* xla/executable.c – a graph compiled for the plugin's devices, or loaded as it was compiled before.
  *
- * Replica d of the program runs on device d of the engine: that is what the device assignment asks for, and what is
+ * Replica d of the program, or partition d, runs on device d of the engine: that is what the device assignment asks for, and what is
  * read back. A plugin may list an executable's devices in any order; `order` maps its places to replicas.
  * Not here: running it (execute.c), the program's text (stablehlo.c), the file of a compiled program (saved.c).
  */
@@ -62,6 +62,7 @@ void ts__xla_executable_free(ts_executable *executable)
     ts_free(x->result);
     ts_free(x->argument_list);
     ts_free(x->result_list);
+    ts_free(x->local);
     ts_free(x);
 }
 
@@ -106,38 +107,42 @@ static bool read_varint(const unsigned char **p, const unsigned char *end, uint6
     return false;
 }
 
-/* DeviceAssignmentProto: the devices of computation 0 (field 3, first), replica by replica (field 1, packed or not).
- * Returns how many were read, −1 where it is not such a message. */
+/* Field 1 of a computation, packed or not, into id behind the count that are there; the new count, −1: broken. */
+static int read_ids(const unsigned char *p, const unsigned char *stop, int64_t *id, int count, int max)
+{
+    uint64_t key, n, v;
+    while (p < stop) {
+        if (!read_varint(&p, stop, &key) || key >> 3 != 1) return -1;
+        const unsigned char *list_end = stop;
+        if ((key & 7) == 2) {
+            if (!read_varint(&p, stop, &n) || n > (uint64_t)(stop - p)) return -1;
+            list_end = p + n;
+        }
+        do {
+            if (p == list_end) break; /* an empty list */
+            if (!read_varint(&p, list_end, &v) || count == max) return -1;
+            id[count++] = (int64_t)v;
+        } while ((key & 7) == 2 && p < list_end);
+    }
+    return count;
+}
+
+/* DeviceAssignmentProto: the devices of its computations (field 3), one after the other, each replica by replica. Returns
+ * how many were read, −1 where it is not such a message. */
 static int read_assignment(const unsigned char *p, const unsigned char *end, int64_t *id, int max)
 {
     uint64_t key, n, v;
+    int count = 0;
     while (read_varint(&p, end, &key)) {
         if ((key & 7) == 0) {
             if (!read_varint(&p, end, &v)) return -1;
             continue;
         }
         if ((key & 7) != 2 || !read_varint(&p, end, &n) || n > (uint64_t)(end - p)) return -1;
-        if (key >> 3 != 3) {
-            p += n;
-            continue;
-        }
-        int count = 0;
-        for (const unsigned char *stop = p + n; p < stop;) {
-            if (!read_varint(&p, stop, &key) || key >> 3 != 1) return -1;
-            const unsigned char *list_end = stop;
-            if ((key & 7) == 2) {
-                if (!read_varint(&p, stop, &n) || n > (uint64_t)(stop - p)) return -1;
-                list_end = p + n;
-            }
-            do {
-                if (p == list_end) break; /* an empty list */
-                if (!read_varint(&p, list_end, &v) || count == max) return -1;
-                id[count++] = (int64_t)v;
-            } while ((key & 7) == 2 && p < list_end);
-        }
-        return count;
+        if (key >> 3 == 3 && (count = read_ids(p, p + n, id, count, max)) < 0) return -1;
+        p += n;
     }
-    return -1;
+    return count ? count : -1;
 }
 
 /* Refuses a program whose replica d does not run on device d: its arguments would lie elsewhere. */
@@ -235,9 +240,22 @@ static ts_status make_lists(ts_xla_executable *x, ts_error *err)
     return TS_OK;
 }
 
+/* What a device's buffers are where the graph is global. */
+static ts_status make_local(ts_xla_executable *x, const ts_sharding *s, ts_error *err)
+{
+    const ts_region *top = x->base.graph->top;
+    x->base.local = x->local = ts_alloc((x->n_in + x->n_out + 1) * sizeof *x->local);
+    if (!x->local) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
+    for (size_t i = 0; i < x->n_in; i++)
+        x->local[i] = ts_spec_local(s->mesh, &s->in[i], &top->arg[i]->type);
+    for (size_t i = 0; i < x->n_out; i++)
+        x->local[x->n_in + i] = ts_spec_local(s->mesh, &s->out[i], &top->result[i]->type);
+    return TS_OK;
+}
+
 /* Takes loaded in any case. */
-static ts_status wrap(ts_xla *e, const ts_graph *g, PJRT_LoadedExecutable *loaded,
-                      ts_executable **out, ts_error *err)
+static ts_status wrap(ts_xla *e, const ts_graph *g, const ts_sharding *sharding,
+                      PJRT_LoadedExecutable *loaded, ts_executable **out, ts_error *err)
 {
     ts_xla_executable *x = ts_alloc_zero(sizeof *x);
     ts_xla_executable bare = {.engine = e, .loaded = loaded};
@@ -255,6 +273,7 @@ static ts_status wrap(ts_xla *e, const ts_graph *g, PJRT_LoadedExecutable *loade
     x->n_in = (size_t)g->top->n_arg;
     x->n_out = (size_t)g->top->n_result;
     ts_status status = make_lists(x, err);
+    if (status == TS_OK && sharding) status = make_local(x, sharding, err);
     PJRT_Executable *executable = status == TS_OK ? executable_of(x, err) : NULL;
     if (status == TS_OK && !executable)
         status = err && err->code != TS_OK ? err->code : TS_INTERNAL;
@@ -273,31 +292,39 @@ static ts_status wrap(ts_xla *e, const ts_graph *g, PJRT_LoadedExecutable *loade
     return TS_OK;
 }
 
-static ts_status write_options(const ts_xla *e, const char *dump_to, ts_string *options,
-                               ts_error *err)
+static ts_status write_options(const ts_xla *e, bool partitioned, const char *dump_to,
+                               ts_string *options, ts_error *err)
 {
-    const ts_compile_options o = {e->n_devices, e->id, (const char *const *)e->flag, e->n_flag};
+    const ts_compile_options o = {e->n_devices, e->id, (const char *const *)e->flag, e->n_flag,
+                                  partitioned};
     return ts__compile_options_for(e->platform, &o, dump_to, options, err);
 }
 
-static ts_status call_compiler(const ts_xla *e, const ts_graph *g, const char *text, size_t n,
-                               const char *dump_to, PJRT_LoadedExecutable **out, ts_error *err)
+typedef struct request { /* what the compiler is asked for */
+    const ts_graph *g;
+    const ts_sharding *sharding; /* NULL: partitioned already */
+    const char *text;
+    size_t n;
+} request;
+
+static ts_status call_compiler(const ts_xla *e, const request *r, const char *dump_to,
+                               PJRT_LoadedExecutable **out, ts_error *err)
 {
     char what[300];
     ts_string options = ts_string_new(1 << 20);
     PJRT_ARGS(PJRT_Program, program);
     PJRT_ARGS(PJRT_Client_Compile_Args, a);
-    ts_status status = write_options(e, dump_to, &options, err);
+    ts_status status = write_options(e, r->sharding != NULL, dump_to, &options, err);
     if (status == TS_OK) {
-        program.code = (char *)text;
-        program.code_size = n;
+        program.code = (char *)r->text;
+        program.code_size = r->n;
         program.format = "mlir";
         program.format_size = 4;
         a.client = e->client;
         a.program = &program;
         a.compile_options = options.data;
         a.compile_options_size = options.length;
-        snprintf(what, sizeof what, "compiling the graph %.200s", g->name);
+        snprintf(what, sizeof what, "compiling the graph %.200s", r->g->name);
         status = ts__pjrt_check(e->pjrt, e->pjrt->api->PJRT_Client_Compile(&a), what, err);
     }
     if (status == TS_OK) *out = a.executable;
@@ -305,41 +332,64 @@ static ts_status call_compiler(const ts_xla *e, const ts_graph *g, const char *t
     return status;
 }
 
-ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, size_t n,
-                               ts_executable **out, ts_error *err)
+static ts_status compile_request(ts_xla *e, const request *r, ts_executable **out, ts_error *err)
 {
     PJRT_LoadedExecutable *loaded = NULL;
     ts_error first = {0};
     *out = NULL;
     if (e->dump_to) {
         TS_TRY(ts_make_folders(e->dump_to, err));
-        TS_TRY(ts__stablehlo_save(e->dump_to, g->name, text, n, err));
+        TS_TRY(ts__stablehlo_save(e->dump_to, r->g->name, r->text, r->n, err));
     }
-    ts_status status = call_compiler(e, g, text, n, e->dump_to, &loaded, &first);
+    ts_status status = call_compiler(e, r, e->dump_to, &loaded, &first);
     if (status != TS_OK && e->dump_to && strstr(first.msg, "xla_dump_to")) {
         ts_log(TS_LOG_WARNING,
                "the plugin does not take xla_dump_to: only the program that it is given is in %s",
                e->dump_to);
         first = (ts_error){0};
-        status = call_compiler(e, g, text, n, NULL, &loaded, &first);
+        status = call_compiler(e, r, NULL, &loaded, &first);
     }
     if (status != TS_OK) {
-        ts__xla_explain_refusal(text, n, &first);
+        ts__xla_explain_refusal(r->text, r->n, &first);
         return TS_ERROR(err, status, "%s", first.msg);
     }
-    return wrap(e, g, loaded, out, err);
+    return wrap(e, r->g, r->sharding, loaded, out, err);
 }
 
-ts_status ts__xla_compile(ts_engine *engine, const ts_graph *g, ts_executable **out, ts_error *err)
+ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, size_t n,
+                               ts_executable **out, ts_error *err)
+{
+    return compile_request(e, &(request){g, NULL, text, n}, out, err);
+}
+
+/* A plugin that runs a graph's own text has no partitioner: it is not given one that is global. */
+static ts_status write_program(const ts_xla *e, const ts_graph *g, const ts_sharding *sharding,
+                               ts_string *text, ts_error *err)
+{
+    const ts_stablehlo_options o = {.struct_size = sizeof o,
+                                    .precision = e->precision,
+                                    .carry_graph = e->pjrt->carries_graph && !sharding,
+                                    .devices = e->n_devices,
+                                    .sharding = sharding};
+    return ts__stablehlo_write(g, &o, text, err);
+}
+
+ts_status ts__xla_compile_sharded(ts_engine *engine, const ts_graph *g, const ts_sharding *sharding,
+                                  ts_executable **out, ts_error *err)
 {
     ts_xla *e = (ts_xla *)engine;
-    ts_stablehlo_options o = {sizeof o, e->precision, e->pjrt->carries_graph, e->n_devices};
     ts_string text = ts_string_new(max_program);
     *out = NULL;
-    ts_status status = ts__stablehlo_write(g, &o, &text, err);
-    if (status == TS_OK) status = ts__xla_compile_text(e, g, text.data, text.length, out, err);
+    ts_status status = write_program(e, g, sharding, &text, err);
+    if (status == TS_OK)
+        status = compile_request(e, &(request){g, sharding, text.data, text.length}, out, err);
     ts_string_free(&text);
     return status;
+}
+
+ts_status ts__xla_compile(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err)
+{
+    return ts__xla_compile_sharded(e, g, NULL, out, err);
 }
 
 /* ---- compiled before ------------------------------------------------------------------------- */
@@ -385,28 +435,28 @@ static ts_status topology_key(const ts_xla *e, char *key, size_t n, ts_error *er
     return TS_OK;
 }
 
-static ts_status deserialize(ts_xla *e, const ts_graph *g, const char *path, const void *bytes,
-                             size_t n, ts_executable **out, ts_error *err)
+static ts_status deserialize(ts_xla *e, const request *r, const char *path, ts_executable **out,
+                             ts_error *err)
 {
     char what[4400];
     PJRT_ARGS(PJRT_Executable_DeserializeAndLoad_Args, a);
     snprintf(what, sizeof what, "loading the compiled program %s", path);
     a.client = e->client;
-    a.serialized_executable = bytes;
-    a.serialized_executable_size = n;
+    a.serialized_executable = r->text;
+    a.serialized_executable_size = r->n;
     TS_TRY(
         ts__pjrt_check(e->pjrt, e->pjrt->api->PJRT_Executable_DeserializeAndLoad(&a), what, err));
-    return wrap(e, g, a.loaded_executable, out, err);
+    return wrap(e, r->g, r->sharding, a.loaded_executable, out, err);
 }
 
-ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error *err)
+ts_status ts__xla_key(ts_xla *e, const ts_graph *g, const ts_sharding *sharding, ts_saved_key *key,
+                      ts_error *err)
 {
-    ts_stablehlo_options o = {sizeof o, e->precision, e->pjrt->carries_graph, e->n_devices};
     ts_string text = ts_string_new(max_program), options = ts_string_new(1 << 20);
     *key = (ts_saved_key){0};
     ts_status status = topology_key(e, key->topology, sizeof key->topology, err);
-    if (status == TS_OK) status = ts__stablehlo_write(g, &o, &text, err);
-    if (status == TS_OK) status = write_options(e, NULL, &options, err);
+    if (status == TS_OK) status = write_program(e, g, sharding, &text, err);
+    if (status == TS_OK) status = write_options(e, sharding != NULL, NULL, &options, err);
     if (status == TS_OK) {
         ts__saved_key_program(text.data, text.length, options.data, options.length, key->program);
         ts__saved_key_plugin(e->pjrt, e->platform, e->version, key);
@@ -416,17 +466,23 @@ ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error 
     return status;
 }
 
-ts_status ts__xla_load(ts_engine *engine, const ts_graph *g, const char *path, ts_executable **out,
-                       ts_error *err)
+ts_status ts__xla_load_sharded(ts_engine *engine, const ts_graph *g, const ts_sharding *sharding,
+                               const char *path, ts_executable **out, ts_error *err)
 {
     ts_xla *e = (ts_xla *)engine;
     ts_saved_key key;
     void *bytes = NULL;
     size_t n = 0;
     *out = NULL;
-    TS_TRY(ts__xla_key(e, g, &key, err));
+    TS_TRY(ts__xla_key(e, g, sharding, &key, err));
     TS_TRY(ts__saved_read(path, &key, &bytes, &n, err));
-    ts_status status = deserialize(e, g, path, bytes, n, out, err);
+    ts_status status = deserialize(e, &(request){g, sharding, bytes, n}, path, out, err);
     ts_free(bytes);
     return status;
+}
+
+ts_status ts__xla_load(ts_engine *e, const ts_graph *g, const char *path, ts_executable **out,
+                       ts_error *err)
+{
+    return ts__xla_load_sharded(e, g, NULL, path, out, err);
 }

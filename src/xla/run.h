@@ -2,7 +2,7 @@
  *
  * engine.c opens and describes, buffer.c moves bytes, executable.c compiles and loads, execute.c runs and waits,
  * profile.c records. Device d of the engine is the addressable device with the d-th smallest global id, and runs
- * replica d of every program.
+ * replica or partition d of every program.
  */
 #ifndef TS_XLA_RUN_H
 #define TS_XLA_RUN_H
@@ -66,6 +66,7 @@ typedef struct ts_xla_executable {
     PJRT_LoadedExecutable *loaded;
     int *order; /* [n_devices]: at place p of the plugin's lists runs replica order[p] */
     size_t n_in, n_out;
+    ts_type *local; /* base.local; owned */
     PJRT_Buffer **argument, **result;            /* [n_devices × n_in], [n_devices × n_out] */
     PJRT_Buffer *const **argument_list, ***result_list; /* [n_devices] */
     ts_xla_slot slot[TS_XLA_IN_FLIGHT];
@@ -93,13 +94,18 @@ void ts__xla_buffer_leave_slot(ts_xla_buffer *b);
 ts_status ts__xla_compile(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err);
 ts_status ts__xla_load(ts_engine *e, const ts_graph *g, const char *path, ts_executable **out,
                        ts_error *err);
+ts_status ts__xla_compile_sharded(ts_engine *e, const ts_graph *g, const ts_sharding *sharding,
+                                  ts_executable **out, ts_error *err);
+ts_status ts__xla_load_sharded(ts_engine *e, const ts_graph *g, const ts_sharding *sharding,
+                               const char *path, ts_executable **out, ts_error *err);
 /* The program's text as it stands, for a graph whose inputs and outputs it has: compile's second half. */
 ts_status ts__xla_compile_text(ts_xla *e, const ts_graph *g, const char *text, size_t n,
                                ts_executable **out, ts_error *err);
 /* Adds to a compiler's refusal of a program the line that it names and the part of the model that is (refusal.c). */
 void ts__xla_explain_refusal(const char *text, size_t n, ts_error *err);
 /* What a file of this program must have been made for. */
-ts_status ts__xla_key(ts_xla *e, const ts_graph *g, ts_saved_key *key, ts_error *err);
+ts_status ts__xla_key(ts_xla *e, const ts_graph *g, const ts_sharding *sharding, ts_saved_key *key,
+                      ts_error *err);
 /* The client's slice as topology.h takes it, "v6e:4x4": from the kind and the coordinates of all its devices. */
 ts_status ts__xla_slice_name(const ts_xla *e, char *name, size_t n, ts_error *err);
 void ts__xla_executable_free(ts_executable *x);

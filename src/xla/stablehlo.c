@@ -4,7 +4,7 @@
  * first, so they have none. The text is made for reading too: one operation a line, arguments and results with
  * their names, a comment where the scope changes, locations at the end. The graph that is written is a copy, so
  * the caller's stays as it is.
- * Not here: how an operation is written (stablehlo_elementwise.c, _shape.c, _repeat.c, _collective.c).
+ * Not here: how an operation is written (stablehlo_elementwise.c, _shape.c, _repeat.c, _collective.c), shardings (_sharding.c).
  */
 #include <stdio.h>
 
@@ -59,6 +59,8 @@ static void emit_node(ts_shlo *e, const ts_node *n)
     }
     TS_ASSERT(emitters[n->op]);
     emitters[n->op](e, n);
+    for (int i = 0; i < n->n_out && e->status == TS_OK; i++)
+        e->value[n->out[i]->id] = ts__shlo_pinned(e, n->out[i], e->value[n->out[i]->id]);
 }
 
 void ts__shlo_region(ts_shlo *e, const ts_region *r)
@@ -90,7 +92,9 @@ static void put_title(ts_shlo *e)
         ts__shlo_put(e, "$s$q = $i", i ? ", " : ", mesh ", g->axis[i].name, g->axis[i].size);
     ts__shlo_put(e, "\nmodule @");
     put_symbol(e, g->name);
-    ts__shlo_put(e, " {\n  func.func public @main(");
+    ts__shlo_put(e, " {\n");
+    if (e->sharding) ts__shlo_put_mesh(e);
+    ts__shlo_put(e, "  func.func public @main(");
 }
 
 /* The output that takes input i's buffer; −1: none. */
@@ -110,7 +114,11 @@ static void put_arguments(ts_shlo *e)
         int output = replaced_by(g, i);
         e->value[v->id] = arg;
         ts__shlo_put(e, "$s$n$v: $t", i ? "," : "", &arg, &v->type);
-        if (output >= 0) ts__shlo_put(e, " {tf.aliasing_output = $i : i32}", (int64_t)output);
+        if (output >= 0 || e->sharding) ts__shlo_put(e, " {");
+        if (output >= 0) ts__shlo_put(e, "tf.aliasing_output = $i : i32", (int64_t)output);
+        if (output >= 0 && e->sharding) ts__shlo_put(e, ", ");
+        if (e->sharding) ts__shlo_put_sharding(e, &e->sharding->in[i]);
+        if (output >= 0 || e->sharding) ts__shlo_put(e, "}");
         ts__shlo_put(e, " loc($q)", v->name);
     }
 }
@@ -119,9 +127,15 @@ static void put_results(ts_shlo *e)
 {
     const ts_region *top = e->g->top;
     ts__shlo_put(e, ") -> (");
-    for (int i = 0; i < top->n_result; i++)
-        ts__shlo_put(e, "$n$t$s // $q", &top->result[i]->type, i + 1 < top->n_result ? "," : "",
-                     e->g->output[i].name);
+    for (int i = 0; i < top->n_result; i++) {
+        ts__shlo_put(e, "$n$t", &top->result[i]->type);
+        if (e->sharding) {
+            ts__shlo_put(e, " {");
+            ts__shlo_put_sharding(e, &e->sharding->out[i]);
+            ts__shlo_put(e, "}");
+        }
+        ts__shlo_put(e, "$s // $q", i + 1 < top->n_result ? "," : "", e->g->output[i].name);
+    }
     ts__shlo_put(e, top->n_result ? "\n  ) {\n" : ") {\n");
 }
 
@@ -174,6 +188,7 @@ static ts_status write_lowered(const ts_graph *g, const ts_stablehlo_options *o,
     ts_shlo e = {.out = out,
                  .g = g,
                  .precision = o->precision,
+                 .sharding = o->sharding,
                  .err = err,
                  .value = ts_alloc_zero((size_t)g->next_id * sizeof *e.value + 1),
                  .locs = ts__shlo_locs_new()};
@@ -199,6 +214,7 @@ ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o, 
                               ts_error *err)
 {
     ts_graph *copy;
+    if (o->sharding) TS_TRY(ts__stablehlo_check_sharding(g, o->sharding, o->devices, err));
     TS_TRY(check_devices(g, o->devices, err));
     TS_TRY(ts_graph_clone(g, &copy, err));
     ts_status status = ts_graph_lower(copy, NULL, err);

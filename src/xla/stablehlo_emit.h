@@ -30,6 +30,7 @@ typedef struct ts_shlo {
     ts_string *out;
     const ts_graph *g;
     ts_precision precision;
+    const ts_sharding *sharding; /* NULL: none */
     ts_shlo_value *value; /* by value id */
     int32_t next;         /* number of the next operation */
     int depth;            /* indentation, in steps of two */
@@ -103,6 +104,17 @@ ts_shlo_value ts__shlo_slice_at(ts_shlo *e, ts_shlo_value x, ts_shlo_value at, i
                                 const ts_type *t);
 ts_shlo_value ts__shlo_update_at(ts_shlo *e, ts_shlo_value x, ts_shlo_value update,
                                  ts_shlo_value at, int64_t axis);
+
+/* ---- shardings (stablehlo_sharding.c) -------------------------------------------------------- */
+
+/* INVALID_ARGUMENT, FAILED_PRECONDITION where it is none of this graph on so many devices (0: any number). */
+TS_MUST_CHECK ts_status ts__stablehlo_check_sharding(const ts_graph *g, const ts_sharding *s,
+                                                     int devices, ts_error *err);
+void ts__shlo_put_mesh(ts_shlo *e);
+/* "sdy.sharding = …", an attribute. */
+void ts__shlo_put_sharding(ts_shlo *e, const ts_spec *s);
+/* x, which stands for v, constrained where v has a pin and the program a sharding. */
+ts_shlo_value ts__shlo_pinned(ts_shlo *e, const ts_value *v, ts_shlo_value x);
 
 /* The nodes of a region, one after the other (stablehlo.c). */
 void ts__shlo_region(ts_shlo *e, const ts_region *r);

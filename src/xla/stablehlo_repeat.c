@@ -16,7 +16,8 @@ static void inline_body(ts_shlo *e, const ts_node *n)
     const int64_t carries = n->attr.repeat.n_carry, stacked = carries + n->attr.repeat.n_stack;
     for (int i = 0; i < n->n_in; i++)
         e->value[body->arg[i]->id] =
-            ts__shlo_reshape(e, ts__shlo_in(e, n, i), &body->arg[i]->type);
+            ts__shlo_pinned(e, body->arg[i],
+                            ts__shlo_reshape(e, ts__shlo_in(e, n, i), &body->arg[i]->type));
     ts__shlo_region(e, body);
     if (e->status != TS_OK) return;
     ts__shlo_at(e, n);
@@ -105,7 +106,8 @@ static void put_body(ts_shlo *e, const ts_node *n, loop *l)
         ts_shlo_value last = ts__shlo_scalar(e, (double)(n->attr.repeat.n - 1), TS_I32);
         at = ts__shlo_binary(e, "subtract", last, at);
     }
-    for (int i = 0; i < l->carries; i++) e->value[body->arg[i]->id] = l->arg[1 + i];
+    for (int i = 0; i < l->carries; i++)
+        e->value[body->arg[i]->id] = ts__shlo_pinned(e, body->arg[i], l->arg[1 + i]);
     for (int i = 0; i < l->xs + l->consts; i++) {
         const ts_value *arg = body->arg[l->carries + i];
         ts_shlo_value v = l->arg[l->x + i];
@@ -116,7 +118,7 @@ static void put_body(ts_shlo *e, const ts_node *n, loop *l)
             else v = ts__shlo_splat(e, 0, &one);
             v = ts__shlo_reshape(e, v, &arg->type);
         }
-        e->value[arg->id] = v;
+        e->value[arg->id] = ts__shlo_pinned(e, arg, v);
     }
     ts__shlo_region(e, body);
     if (e->status != TS_OK) return;

@@ -29,7 +29,7 @@ static void check_passes(ts_graph *g)
 
 static void check_writer(const ts_graph *g)
 {
-    const ts_stablehlo_options o = {sizeof o, TS_PRECISION_HIGHEST, true};
+    const ts_stablehlo_options o = {.precision = TS_PRECISION_HIGHEST, .carry_graph = true};
     ts_string text = ts_string_new((size_t)1 << 24);
     ts_error err = {0};
     ts_status status = ts__stablehlo_write(g, &o, &text, &err);

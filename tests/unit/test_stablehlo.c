@@ -9,7 +9,7 @@
 /* The program of g; the caller frees it with ts_free. */
 static char *written(const ts_graph *g, ts_precision precision, bool carry)
 {
-    const ts_stablehlo_options o = {sizeof o, precision, carry};
+    const ts_stablehlo_options o = {.precision = precision, .carry_graph = carry};
     ts_string s = ts_string_new(64 << 20);
     OK(ts__stablehlo_write(g, &o, &s, &err));
     return s.data;
@@ -253,7 +253,7 @@ static void test_groups(void **state)
 
 static void refused(ts_graph *g, ts_status status, const char *says)
 {
-    const ts_stablehlo_options o = {sizeof o, TS_PRECISION_HIGHEST, false};
+    const ts_stablehlo_options o = {.precision = TS_PRECISION_HIGHEST};
     ts_string s = ts_string_new(1 << 20);
     ts_error err = {0};
     ts_status got = ts__stablehlo_write(g, &o, &s, &err);
@@ -358,7 +358,7 @@ static void test_composites(void **state)
 static void test_memory_out(void **state)
 {
     (void)state;
-    const ts_stablehlo_options o = {sizeof o, TS_PRECISION_HIGHEST, true};
+    const ts_stablehlo_options o = {.precision = TS_PRECISION_HIGHEST, .carry_graph = true};
     char *graph = replaced(meshed, "b", 4);
     bool passed = false;
     for (int which = 0; which < 2; which++, passed = false) {

@@ -84,7 +84,7 @@ static ts_status again(world *o, ts_error *err)
     o->at = SERIALIZE;
     TS_TRY(ts__xla_serialize(o->x, &o->bytes, &o->n_bytes, err));
     o->at = LOAD;
-    TS_TRY(ts__xla_key((ts_xla *)o->engine, o->graph, &key, err));
+    TS_TRY(ts__xla_key((ts_xla *)o->engine, o->graph, NULL, &key, err));
     TS_TRY(ts__saved_write(file, &key, o->bytes, o->n_bytes, err));
     TS_TRY(o->engine->vtable->load(o->engine, o->graph, file, &o->loaded, err));
     TS_TRY(step(o, o->loaded, err));

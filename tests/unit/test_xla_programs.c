@@ -46,7 +46,7 @@ static void refusals_name_the_model(void **state)
     ts_builder_at(b, "llama.c", 42);
     ts_output(b, "y", ts_tanh(b, x), NULL);
     ts_graph *g = finish(b);
-    ts_stablehlo_options o = {sizeof o, TS_PRECISION_HIGHEST, false};
+    ts_stablehlo_options o = {.precision = TS_PRECISION_HIGHEST};
     ts_string text = ts_string_new(1 << 20);
     ts_executable *compiled;
     OK(ts__stablehlo_write(g, &o, &text, err));
@@ -99,7 +99,7 @@ static void saved_and_loaded(void **state)
     void *bytes;
     size_t n;
     close(mkstemp(path));
-    OK(ts__xla_key((ts_xla *)p.e, p.g, &key, err));
+    OK(ts__xla_key((ts_xla *)p.e, p.g, NULL, &key, err));
     assert_string_equal(key.topology, "cpu:2");
     OK(ts__xla_serialize(p.x, &bytes, &n, err));
     OK(ts__saved_write(path, &key, bytes, n, err));
