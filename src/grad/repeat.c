@@ -3,7 +3,8 @@
  *
  * The backward body is the gradient of the forward body. Where it needs a forward value, `foreign` says
  * what stands for it: an xs operand or const of the forward is used again; with TS_REMAT_FULL the value is
- * computed again from the carry; else it is stacked by the forward repeat, but for cheap ops, which are
+ * computed again from the carry, with TS_REMAT_MINIMAL from that and the results of products, which the
+ * forward repeat stacks; with TS_REMAT_NONE it stacks all that is asked for, but for cheap ops, which are
  * repeated on their (saved) operands. So a converted or gathered weight is never saved.
  *
  * The forward repeat gets its extra stacked results only when the backward body is complete.
@@ -46,10 +47,24 @@ static bool is_free(const backward *w, const ts_value *v)
     return moves;
 }
 
+/* What TS_REMAT_MINIMAL keeps: the results of matrix products and of ops that are built of them, repeats with such ops
+ * included. */
+static bool is_product(const ts_node *n)
+{
+    if (n->op == TS_OP_dot || n->op == TS_OP_grouped_dot || n->op == TS_OP_attention ||
+        n->op == TS_OP_linear_xent)
+        return true;
+    for (const ts_node *m = n->body ? n->body->first : NULL; m; m = m->next)
+        if (is_product(m)) return true;
+    return false;
+}
+
 static bool recomputed(const backward *w, const ts_value *v)
 {
     const ts_node *n = v->node;
-    if (w->forward->attr.repeat.remat == TS_REMAT_FULL || is_cheap_op(n->op)) return true;
+    int64_t remat = w->forward->attr.repeat.remat;
+    if (remat == TS_REMAT_FULL || is_cheap_op(n->op)) return true;
+    if (remat == TS_REMAT_MINIMAL) return !is_product(n);
     bool widens = n->op == TS_OP_convert &&
                   ts_dtype_bytes(v->type.dtype) > ts_dtype_bytes(n->in[0]->type.dtype);
     return widens || is_free(w, v);
@@ -126,11 +141,11 @@ static void recompute(ts_builder *b, ts_repeat *r, backward *w, ts_node *n)
 }
 
 /* XLA unrolls a loop of one iteration and would merge the recomputation with the forward again: a
- * barrier on what it starts from prevents that. */
+ * barrier on what it starts from, saved values among them, prevents that. */
 static ts_value *guarded(ts_builder *b, ts_repeat *r, backward *w, ts_value *v)
 {
     ts_node *f = w->forward;
-    if (b->error.code != TS_OK || r->n != 1 || f->attr.repeat.remat != TS_REMAT_FULL ||
+    if (b->error.code != TS_OK || r->n != 1 || f->attr.repeat.remat == TS_REMAT_NONE ||
         v->type.dtype == TS_PRED)
         return v;
     ts_region *at = b->region;
@@ -161,7 +176,7 @@ static ts_value *foreign(ts_builder *b, ts_repeat *r, ts_value *v)
         recompute(b, r, w, v->node);
         return b->error.code == TS_OK ? ts__idmap_get(&w->memo, v) : b->poison;
     }
-    ts_value *stand_in = v->node ? save(b, r, w, v) : guarded(b, r, w, argument(b, r, w, v));
+    ts_value *stand_in = guarded(b, r, w, v->node ? save(b, r, w, v) : argument(b, r, w, v));
     ts__idmap_set(b, &w->memo, v, stand_in);
     return stand_in;
 }

@@ -361,7 +361,7 @@ static int dots_of_llama(unsigned fixed, ts_remat remat)
 }
 
 /* Seven products forward, fourteen backward; a frozen matrix saves its own; with everything frozen
- * but the norms' weight no weight has a product; remat full computes six of the seven again. */
+ * but the norms' weight no weight has a product; remat full computes six of the seven again, minimal none. */
 static void frozen_weights_cost_nothing(void **state)
 {
     (void)state;
@@ -371,6 +371,7 @@ static void frozen_weights_cost_nothing(void **state)
     assert_int_equal(dots_of_llama(0x1ff, TS_REMAT_NONE), 7);
     const int full = dots_of_llama(0, TS_REMAT_FULL);
     assert_in_range(full, 27, 28);
+    assert_int_equal(dots_of_llama(0, TS_REMAT_MINIMAL), 21);
 }
 
 /* The gradient of what the loss does not depend on is zero, of its type; an integer path gives

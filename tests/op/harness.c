@@ -246,12 +246,12 @@ static void decode(const ts_type *t, const void *from, double *v)
 }
 
 /* One buffer an argument or result, with in[] uploaded where it is given. */
-static ts_status make_buffers(ts_engine *e, ts_value *const *values, int n, double *const *in,
-                              ts_buffer **out, ts_error *err)
+static ts_status make_buffers(ts_engine *e, int device, ts_value *const *values, int n,
+                              double *const *in, ts_buffer **out, ts_error *err)
 {
     for (int i = 0; i < n; i++) {
         const ts_type *t = &values[i]->type;
-        TS_TRY(ts_buffer_new(e, 0, t, &out[i], err));
+        TS_TRY(ts_buffer_new(e, device, t, &out[i], err));
         if (!in) continue;
         void *bytes = must(ts_type_bytes(t), 1);
         encode(t, in[i], bytes);
@@ -264,37 +264,48 @@ static ts_status make_buffers(ts_engine *e, ts_value *const *values, int n, doub
 
 uint64_t test_executes, test_finished;
 
-ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
-                       ts_error *err)
+static ts_status download(ts_buffer *from, double *to, ts_error *err)
+{
+    const ts_type *t = &from->type;
+    void *bytes = must(ts_type_bytes(t), 1);
+    const ts_status status = ts_download(from, bytes, 0, ts_type_bytes(t), err);
+    if (status == TS_OK) decode(t, bytes, to);
+    free(bytes);
+    return status;
+}
+
+ts_status test_execute_on(ts_engine *e, const ts_graph *g, int devices, double *const *in,
+                          double *const *out, ts_error *err)
 {
     const ts_region *top = g->top;
-    ts_buffer *args[TEST_ARRAYS] = {NULL}, *results[TEST_ARRAYS] = {NULL};
+    const int n_in = top->n_arg, n_out = top->n_result;
+    ts_buffer *args[TEST_DEVICES * TEST_ARRAYS] = {NULL}, *results[TEST_DEVICES * TEST_ARRAYS] = {NULL};
     ts_executable *x = NULL;
+    ts_exec_stats stats;
     ts_status status;
-    TS_ASSERT(top->n_arg <= TEST_ARRAYS && top->n_result <= TEST_ARRAYS);
+    TS_ASSERT(n_in <= TEST_ARRAYS && n_out <= TEST_ARRAYS && devices <= TEST_DEVICES);
     TS_TRY_GOTO(ts_compile(e, g, &x, err), done);
-    TS_TRY_GOTO(make_buffers(e, top->arg, top->n_arg, in, args, err), done);
-    TS_TRY_GOTO(make_buffers(e, top->result, top->n_result, NULL, results, err), done);
+    for (int d = 0; d < devices; d++) {
+        TS_TRY_GOTO(make_buffers(e, d, top->arg, n_in, in + d * n_in, args + d * n_in, err), done);
+        TS_TRY_GOTO(make_buffers(e, d, top->result, n_out, NULL, results + d * n_out, err), done);
+    }
     TS_TRY_GOTO(ts_execute(x, args, results, err), done);
     TS_TRY_GOTO(ts_wait(x, err), done);
-    ts_exec_stats stats;
     x->vtable->stats(x, &stats);
     test_executes++;
     test_finished += stats.executes;
-    for (int i = 0; i < top->n_result && status == TS_OK; i++) {
-        const ts_type *t = &top->result[i]->type;
-        void *bytes = must(ts_type_bytes(t), 1);
-        status = ts_download(results[i], bytes, 0, ts_type_bytes(t), err);
-        if (status == TS_OK) decode(t, bytes, out[i]);
-        free(bytes);
-    }
+    for (int i = 0; i < devices * n_out && status == TS_OK; i++) status = download(results[i], out[i], err);
 done:
-    for (int i = 0; i < TEST_ARRAYS; i++) {
-        ts_buffer_free(args[i]);
-        ts_buffer_free(results[i]);
-    }
+    for (int i = 0; i < devices * n_in; i++) ts_buffer_free(args[i]);
+    for (int i = 0; i < devices * n_out; i++) ts_buffer_free(results[i]);
     ts_executable_free(x);
     return status;
+}
+
+ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
+                       ts_error *err)
+{
+    return test_execute_on(e, g, 1, in, out, err);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -524,7 +535,7 @@ unsigned test_case_dtypes(const test_case *c)
     return c->dtypes ? c->dtypes & all : all;
 }
 
-int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, bool both_remats)
+int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, bool all_remats)
 {
     trial t = {e, c, dtype, 0};
     ts_error err = {0};
@@ -532,7 +543,7 @@ int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, bool both_re
     const bool gradient = c->grad > 0 && (dtype == TS_F32 || dtype == TS_BF16);
     ts_graph *forward = test_graph(c, dtype, false, TS_REMAT_NONE, &err);
     for (int remat = TS_REMAT_NONE;
-         forward && remat <= (both_remats ? TS_REMAT_FULL : TS_REMAT_NONE); remat++) {
+         forward && remat <= (all_remats ? TS_REMAT_MINIMAL : TS_REMAT_NONE); remat++) {
         ts_graph *g = test_graph(c, dtype, gradient, (ts_remat)remat, &err);
         if (!g) break;
         if (remat == TS_REMAT_NONE) { /* inputs and expectations are those of any remat */
@@ -542,7 +553,7 @@ int test_case_run(ts_engine *e, const test_case *c, ts_dtype dtype, bool both_re
             expect(c, forward, g, in, want);
         }
         check_graph(&t, g, in, want);
-        if (remat == (both_remats ? TS_REMAT_FULL : TS_REMAT_NONE)) {
+        if (remat == (all_remats ? TS_REMAT_MINIMAL : TS_REMAT_NONE)) {
             release(in, g->top->n_arg);
             release(want, g->top->n_result);
         }

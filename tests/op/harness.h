@@ -30,7 +30,7 @@ typedef enum test_fill {
     FILL_SEGMENTS
 } test_fill;
 
-enum { TEST_DTYPE = -1, TEST_INPUTS = 9, TEST_ARRAYS = 32 };
+enum { TEST_DTYPE = -1, TEST_INPUTS = 9, TEST_ARRAYS = 32, TEST_DEVICES = 8 };
 typedef struct test_input {
     bool used;
     int dtype;                           /* TEST_DTYPE: the one under test */
@@ -95,14 +95,17 @@ extern bool test_quiet;
 /* Bits of the dtypes this case runs in. */
 unsigned test_case_dtypes(const test_case *c);
 /* All checks of a case in one dtype; prints what failed. Returns the number of failures.
- * both_remats: the gradient once with saved and once with recomputed values. */
-int test_case_run(ts_engine *e, const test_case *c, ts_dtype t, bool both_remats);
+ * all_remats: the gradient once under each remat policy. */
+int test_case_run(ts_engine *e, const test_case *c, ts_dtype t, bool all_remats);
 
 /* The forward graph; gradient: also inputs r0 … of L, and outputs d0 … of inputs that have one. */
 ts_graph *test_graph(const test_case *c, ts_dtype t, bool gradient, ts_remat remat, ts_error *err);
 /* Runs g on e: arrays of doubles in, arrays of doubles out. */
 ts_status test_execute(ts_engine *e, const ts_graph *g, double *const *in, double *const *out,
                        ts_error *err);
+/* The same on every device of e: in is [devices × inputs], out [devices × outputs]. */
+ts_status test_execute_on(ts_engine *e, const ts_graph *g, int devices, double *const *in,
+                          double *const *out, ts_error *err);
 /* Executes that test_execute made without an error, and those that the engine says its device
  * finished (ts_exec_stats): an engine that ran them elsewhere would not count them. */
 extern uint64_t test_executes, test_finished;

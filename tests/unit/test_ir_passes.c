@@ -248,6 +248,27 @@ static void test_cse_primal(void **state)
     check(g);
 }
 
+/* Of two equal nodes the one that stays has the pin of either; two different pins are two values. */
+static void test_cse_pins(void **state)
+{
+    (void)state;
+    static const char *const pin[] = {NULL, "batch", "tensor", "batch"};
+    ts_builder *b = ts_builder_new("cse");
+    ts_value *x = ts_input(b, "x", TS_F32, TS_DIMS(N)), *y[5];
+    for (int i = 0; i < 5; i++) y[i] = ts_exp(b, x);
+    for (int i = 1; i < 4; i++) ts__pin(b, y[i], &pin[i]);
+    ts_output(b, "o", ts_add_n(b, y, 5), NULL);
+    ts_graph *g = finish(b);
+    OK(ts_graph_cse(g, &err));
+    assert_int_equal(count_op(g->top, TS_OP_exp), 2);
+    const ts_node *n = g->top->first;
+    assert_string_equal(n->out[0]->pin->name[0], "batch");
+    assert_string_equal(n->next->out[0]->pin->name[0], "tensor");
+    const ts_node *sum = find_op(g->top, TS_OP_add_n);
+    for (int i = 0; i < 5; i++) assert_ptr_equal(sum->in[i], (i == 2 ? n->next : n)->out[0]);
+    check(g);
+}
+
 /* Inside a body nodes merge; with the outside, and as whole repeats, they do not. */
 static void test_cse_repeat(void **state)
 {
@@ -315,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_cse_barrier),
         cmocka_unit_test(test_cse_backward),
         cmocka_unit_test(test_cse_primal),
+        cmocka_unit_test(test_cse_pins),
         cmocka_unit_test(test_cse_repeat),
         cmocka_unit_test(test_deterministic_and_memory),
     };

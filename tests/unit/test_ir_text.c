@@ -4,10 +4,10 @@
 
 static const char golden[] =
     "graph \"g \\\"1\\\"\\x0a\" mesh(\"odd axis\"=2, fsdp=4) {\n"
-    "  in %0 \"tokens\" i32[batch:2,3]\n"
+    "  in %0 \"tokens\" i32[batch:2,3] pin=[batch,-]\n"
     "  in %1 \"table\" f32[\"odd name\":7,embed:4]\n"
     "  in %2 \"w\" f32[layers:5,embed:4]\n"
-    "  %3 = take(%1, %0) no_grad_row=-1 : f32[batch:2,3,embed:4] @\"tiny.c\":12 scope=\"embed\"\n"
+    "  %3 = take(%1, %0) no_grad_row=-1 : f32[batch:2,3,embed:4] pin=[batch,\"odd pin\",-] @\"tiny.c\":12 scope=\"embed\"\n"
     "  %4 = constant() value=-inf dtype=f32 shape=[] : f32[]\n"
     "  %5 = constant() value=nan dtype=bf16 shape=[a:0] : bf16[a:0]\n"
     "  %6 = constant() value=0.1 dtype=f32 shape=[] : f32[]\n"
@@ -18,9 +18,9 @@ static const char golden[] =
     "f32[batch:2,3,embed:4], f32[layers:5,embed:4], f32[] {\n"
     "    arg %12 f32[batch:2,3,embed:4]\n"
     "    arg %13 f32[embed:4]\n"
-    "    arg %14 f32[]\n"
+    "    arg %14 f32[] pin=[]\n"
     "    %15 = broadcast(%13) shape=[batch:2,3,embed:4] map=[2] : f32[batch:2,3,embed:4]\n"
-    "    %16 = mul(%12, %15) : f32[batch:2,3,embed:4] scope=\"\" backward primal=%3\n"
+    "    %16 = mul(%12, %15) : f32[batch:2,3,embed:4] scope=\"\" backward primal=%3 like=[2,-1,0]\n"
     "    yield %16, %13, %14\n"
     "  }\n"
     "  out \"h\" %9\n"
@@ -47,6 +47,10 @@ static void test_golden(void **state)
     assert_string_equal(take->scope, "embed");
     assert_ptr_equal(mul->primal, take);
     assert_true(mul->backward && !take->backward);
+    assert_true(mul->like && !take->like && mul->like[0] == 2 && mul->like[1] == -1);
+    assert_string_equal(take->out[0]->pin->name[1], "odd pin");
+    assert_null(take->out[0]->pin->name[2]);
+    assert_null(mul->out[0]->pin);
     assert_true(isinf(find_op(g->top, TS_OP_constant)->attr.constant.value));
     assert_int_equal(g->n_param, 2);
     assert_int_equal(g->output[1].replaces, 2);
@@ -97,6 +101,8 @@ static void test_clone(void **state)
     const ts_node *n = find_op(copy->top, TS_OP_take), *m = find_op(g->top, TS_OP_take);
     assert_true(n->scope != m->scope && n->loc.file != m->loc.file);
     assert_true(copy->axis[0].name != g->axis[0].name);
+    assert_true(n->out[0]->pin->name[1] != m->out[0]->pin->name[1]);
+    assert_true(find_op(copy->top, TS_OP_mul)->like != find_op(g->top, TS_OP_mul)->like);
     ts_graph_free(g);
     char *text = text_of(copy);
     assert_string_equal(text, golden);
@@ -211,6 +217,16 @@ static const refusal refusals[] = {
     {X "%1, %2 = neg(%0) : f32[2] }", "2 are named and 1 have a type"},
     {X "neg(%0) : f32[2] }", "0 are named and 1 have a type"},
     {X "%1 = neg(%0) : f32[2] backward primal=%0 }", "primal=%0 is no node's result"},
+    {X "%1 = neg(%0) : f32[2] backward like=[0,0] }", "there is no operation 'like'"},
+    {X "%1 = neg(%0) : f32[2] %2 = neg(%1) : f32[2] primal=%1 like=[0] }",
+     "like has 1 places; neg has 1 operands and 1 results"},
+    {X "%1 = neg(%0) : f32[2] %2 = neg(%1) : f32[2] primal=%1 like=[0,2] }",
+     "its value 1 is like place 2 of a primal of 2"},
+    {X "%1 = neg(%0) : f32[2] %2 = neg(%1) : f32[2] primal=%1 like=[-2,0] }", "expected -1 to 127"},
+    {X "%1 = barrier(%0) : f32[2] %2 = neg(%1) : f32[2] primal=%1 like=[0,0] }",
+     "a repeat or barrier is like nothing"},
+    {X "%1 = neg(%0) : f32[2] pin=[] }", "expected a word"},
+    {X "%1 = neg(%0) : f32[2] pin=[a,-] }", "expected ']'"},
     {X "%1 = slice(%0) axis=0 start=1 : f32[2] }", "expected limit"},
     {X "%1 = slice(%0) axis=0 start=1 limit=3 : f32[2] }", "0 ≤ start ≤ limit ≤ 2"},
     {X "%1 = compare(%0, %0) dir=up : pred[2] }", "'up' is no dir"},

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ir/attrs.h"
 #include "train/program.h"
 #include "train/run.h"
 #include "train/sampler.h"
@@ -89,6 +90,68 @@ static void check_names(const ts_value *v, const ts_node *n, void *context)
                      ts_type_text(&v->type, text, sizeof text));
 }
 
+/* ---- what the partitioner is told ------------------------------------------------------------ */
+
+static bool same_sizes(const ts_value *a, const ts_value *b)
+{
+    bool same = a->type.rank == b->type.rank;
+    for (int i = 0; same && i < a->type.rank; i++)
+        same = a->type.dim[i].size == b->type.dim[i].size;
+    return same;
+}
+
+/* Backward nodes are copies of their primal, or say what of it they are like, and that has the same shape. Sums of
+ * cotangents belong to no rule. */
+static void check_like(const ts_value *v, const ts_node *n, void *context)
+{
+    const ts_node *p = n ? n->primal : NULL;
+    int *counts = context;
+    if (!n || v != n->out[0]) return;
+    if (!p) {
+        assert_null(n->like);
+        assert_true(!n->backward || n->op == TS_OP_add_n || n->op == TS_OP_repeat ||
+                    n->op == TS_OP_barrier || n->op == TS_OP_constant || n->op == TS_OP_convert);
+        return;
+    }
+    assert_true(n->backward && n->op != TS_OP_add_n);
+    counts[n->like != NULL]++;
+    if (!n->like) {
+        assert_true(n->op == p->op && n->n_in == p->n_in && !p->backward);
+        assert_true(ts__attr_same(ts_op_infos[n->op].attr, &n->attr, &p->attr));
+        for (int i = 0; i < n->n_out; i++) assert_ptr_equal(n->out[i]->pin, p->out[i]->pin);
+        return;
+    }
+    for (int i = 0; i < n->n_in + n->n_out; i++) {
+        const ts_value *mine = i < n->n_in ? n->in[i] : n->out[i - n->n_in];
+        int k = n->like[i];
+        if (k < 0) continue;
+        if (!same_sizes(mine, k < p->n_in ? p->in[k] : p->out[k - p->n_in]))
+            fail_msg("value %d of a %s is not like place %d of its %s", i, ts_op_infos[n->op].name,
+                     k, ts_op_infos[p->op].name);
+    }
+    if (n->op == TS_OP_dot) /* of the cotangent and one operand the other's cotangent */
+        assert_true(n->like[0] == 2 && (n->like[1] == 0 || n->like[1] == 1) &&
+                    n->like[1] + n->like[2] == 1);
+    if (n->op == TS_OP_attention_grad)
+        for (int i = 0; i < 3; i++) assert_true(n->like[i] == i && n->like[n->n_in + i] == i);
+}
+
+static void check_batch_pins(const ts_graph *g, bool micro)
+{
+    static const char *const names[] = {"tokens", "labels", "segments", "positions"};
+    for (int i = 0; i < 4; i++) {
+        int at = ts_graph_input_index(g, names[i]);
+        const ts_value *v = at < 0 ? NULL : g->top->arg[at];
+        if (!v) continue;
+        assert_int_equal(v->type.rank, 2 + micro);
+        assert_string_equal(v->pin->name[micro], "batch");
+        assert_int_equal(v->type.dim[micro].size, ROWS);
+        for (int k = 0; k < v->type.rank; k++) assert_true(k == micro || !v->pin->name[k]);
+    }
+    const ts_value *cos = g->top->arg[ts_graph_input_index(g, "rope.cos")];
+    assert_true(cos->pin && !cos->pin->name[0] && !cos->pin->name[1]);
+}
+
 static char *text_of(const ts_graph *g)
 {
     ts_string s = ts_string_new(1 << 24);
@@ -116,8 +179,9 @@ static void check_round_trip(const ts_graph *g)
 static void test_train_graphs(void **state)
 {
     (void)state;
-    for (int form = 0; form < 32; form++) {
-        ts_program_options o = options(form & 1 ? TS_REMAT_FULL : TS_REMAT_NONE, form & 2);
+    for (int form = 0; form < 48; form++) {
+        ts_program_options o = options((ts_remat)(form % 3), form & 2);
+        int counts[2] = {0, 0}; /* copies, made by rules */
         o.accumulation = form & 4 ? 2 : 1;
         o.packed = form & 8;
         o.compute = form & 16 ? TS_BF16 : TS_F32;
@@ -125,6 +189,14 @@ static void test_train_graphs(void **state)
         check_round_trip(g);
         walk(g->top, check_size, NULL);
         walk(g->top, check_names, NULL);
+        walk(g->top, check_like, counts);
+        /* A layer's rules make 14 products and 6 other nodes. Again it computes 7 conversions of weights; minimal also
+         * two norms, two ropes, an add and the activation; full also six products and attention. */
+        int layers = o.scan_layers ? 1 : LAYERS, bf16 = o.compute == TS_BF16;
+        int again = o.remat == TS_REMAT_NONE ? 0 : o.remat == TS_REMAT_MINIMAL ? 6 : 13;
+        assert_int_equal(counts[0], layers * (again + 7 * bf16));
+        assert_int_equal(counts[1], layers * 20 + 7 + bf16);
+        check_batch_pins(g, o.accumulation > 1);
         assert_true(ts_graph_output_index(g, "loss") >= 0 && ts_graph_output_index(g, "ok") >= 0);
         ts_graph_free(g);
     }
@@ -188,6 +260,46 @@ static void test_saved(void **state)
     const ts_node *n = layers_repeat(g->top);
     for (int i = 1; i < n->n_out; i++) assert_int_equal(n->out[i]->type.dim[1].size, ROWS);
     ts_graph_free(g);
+}
+
+static int count_dots(const ts_region *r, bool backward)
+{
+    int n = 0;
+    for (const ts_node *k = r->first; k; k = k->next)
+        n += (k->op == TS_OP_dot && k->backward == backward) +
+             (k->body ? count_dots(k->body, backward) : 0);
+    return n;
+}
+
+/* Minimal keeps the layer's input, six of its seven products (nothing asks for the last) and attention's two results;
+ * no product is computed twice. */
+static void test_minimal(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 4; form++) {
+        ts_program_options o = options(TS_REMAT_NONE, true);
+        o.compute = form & 1 ? TS_BF16 : TS_F32;
+        o.packed = form & 2;
+        ts_graph *none = train_graph(&o);
+        o.remat = TS_REMAT_MINIMAL;
+        ts_graph *g = train_graph(&o);
+        const ts_node *n = layers_repeat(g->top);
+        int input = 0, dots = 0, attention = 0;
+        for (int i = 1; i < n->n_out; i++) {
+            const ts_value *v = n->body->result[i];
+            input += v == n->body->arg[0];
+            dots += v->node && v->node->op == TS_OP_dot;
+            attention += v->node && v->node->op == TS_OP_attention;
+        }
+        assert_int_equal(n->n_out, 1 + 9);
+        assert_int_equal(input, 1);
+        assert_int_equal(dots, 6);
+        assert_int_equal(attention, 2);
+        assert_int_equal(count_dots(g->top, true), count_dots(none->top, true));
+        assert_int_equal(count_dots(g->top, true), 14);
+        ts_graph_free(none);
+        ts_graph_free(g);
+    }
 }
 
 /* ---- running a step -------------------------------------------------------------------------- */
@@ -341,6 +453,26 @@ static uint64_t hash_state(const ts_state *s)
     return h;
 }
 
+/* What is kept and what is computed again are the same bits. */
+static void test_remats_agree(void **state)
+{
+    (void)state;
+    for (int scan = 0; scan < 2; scan++) {
+        uint64_t hash[3];
+        float loss[3];
+        for (int remat = TS_REMAT_NONE; remat <= TS_REMAT_MINIMAL; remat++) {
+            ts_program_options o = options((ts_remat)remat, scan);
+            job j = start(&o);
+            set_batch(&j, false);
+            for (int32_t i = 1; i <= 2; i++) loss[remat] = step(&j, i);
+            hash[remat] = hash_state(j.state);
+            stop(&j);
+        }
+        assert_true(loss[0] == loss[1] && loss[0] == loss[2] && loss[0] > 1);
+        assert_true(hash[0] == hash[1] && hash[0] == hash[2]);
+    }
+}
+
 /* A step with a NaN inside changes no bit of weights or moments, and the next good one goes on. */
 static void test_nonfinite(void **state)
 {
@@ -457,6 +589,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_train_graphs), cmocka_unit_test(test_other_graphs),
         cmocka_unit_test(test_saved),        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_minimal),      cmocka_unit_test(test_remats_agree),
         cmocka_unit_test(test_nonfinite),    cmocka_unit_test(test_nothing_trained),
         cmocka_unit_test(test_frozen),       cmocka_unit_test(test_sampler),
     };
