@@ -2,7 +2,7 @@
  *
  * A block may be merged into a place in another block when none of their lives meet. Two lives may
  * touch at one position – one read there for the last time, the other written – if that instruction
- * is a kernel that may write the result over this operand (in_place), and the operand lies exactly
+ * is a kernel or a collective that may write the result over this operand (in_place), and the operand lies exactly
  * where the result will, and no other operand lies in that block elsewhere; or if it is a copy from
  * the one to the other. A value that becomes slice i of a stacked result is written there directly
  * when it is born in that very loop and nothing overwrites it later: the stack is needed from the
@@ -39,7 +39,8 @@ static bool has_stride(const ts_code_ref *r)
     return false;
 }
 
-/* Whether kernel i may write result o although it reads operands of the same block. */
+/* Whether i may write result o although it reads operands of the same block. A collective meets the same places on every
+ * device, so one device's plan speaks for all. */
 static bool may_overwrite(const ts_code *c, const ts_code_instr *i, int o, int reader)
 {
     ts_code_ref out = ts__code_resolve(c, i->out[o].ref);
@@ -47,7 +48,7 @@ static bool may_overwrite(const ts_code *c, const ts_code_instr *i, int o, int r
     for (int k = 0; k < i->n_in; k++) {
         ts_code_ref in = ts__code_resolve(c, i->in[k].ref);
         if (in.block != out.block) continue;
-        bool allowed = k < 8 && o < 8 && i->kernel->in_place >> (o * 8 + k) & 1;
+        bool allowed = k < 8 && o < 8 && i->in_place >> (o * 8 + k) & 1;
         if (!allowed || i->in[k].bytes != i->out[o].bytes || !ts__code_same_place(&in, &out))
             return false;
         reads |= i->in[k].life == reader;
@@ -62,7 +63,7 @@ static bool contact(const ts_code *c, int32_t at, int reader, int writer)
     const ts_code_instr *i = c->instr[at];
     for (int o = 0; o < i->n_out; o++) {
         if (i->out[o].life != writer) continue;
-        if (i->kind == TS_CODE_KERNEL) return may_overwrite(c, i, o, reader);
+        if (i->in_place) return may_overwrite(c, i, o, reader);
         if (i->kind != TS_CODE_COPY || i->in[o].life != reader) return false;
         ts_code_ref in = ts__code_resolve(c, i->in[o].ref),
                     out = ts__code_resolve(c, i->out[o].ref);
@@ -165,10 +166,10 @@ static void merge_in_place(ts_code *c)
 {
     for (int at = 0; at < c->n_instr; at++) {
         const ts_code_instr *i = c->instr[at];
-        if (i->kind != TS_CODE_KERNEL || !i->kernel->in_place) continue;
+        if (!i->in_place) continue;
         for (int o = 0; o < i->n_out && o < 8; o++)
             for (int k = 0; k < i->n_in && k < 8; k++)
-                if (i->kernel->in_place >> (o * 8 + k) & 1) merge_either(c, &i->in[k], &i->out[o]);
+                if (i->in_place >> (o * 8 + k) & 1) merge_either(c, &i->in[k], &i->out[o]);
     }
 }
 

@@ -28,6 +28,8 @@ typedef enum ts_code_kind {
     TS_CODE_COPY,   /* in[k] → out[k], all at once (a parallel copy) */
     TS_CODE_STACK,  /* in[0] → out[0], this iteration's slice of a stacked result */
     TS_CODE_ADD,    /* out[0] += in[0], or = in the first iteration */
+    TS_CODE_INDEX,  /* out[0] = this device's coordinate on node's axis */
+    TS_CODE_COLLECTIVE, /* in[0] → out[0] on all devices at once */
     TS_CODE_BEGIN,
     TS_CODE_END /* of loop */
 } ts_code_kind;
@@ -46,7 +48,8 @@ typedef struct ts_code_arg {
 typedef struct ts_code_instr {
     ts_code_kind kind;
     const ts_node *node;
-    const ts_cpu_kernel *kernel;
+    const ts_cpu_kernel *kernel; /* KERNEL */
+    uint64_t in_place; /* as ts_cpu_kernel's; KERNEL, COLLECTIVE */
     ts_cpu_prepared prepared; /* state: owned until link takes it over */
     int loop;                 /* innermost enclosing, −1 none; BEGIN and END: the loop itself */
     int n_in, n_out;

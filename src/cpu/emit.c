@@ -5,9 +5,11 @@
  * coalesce.c then removes the copies that it can prove needless. A copy of a stacked result stands
  * directly behind the value's definition, so that the value can die early.
  *
- * Views are no instructions; constants are made once for the whole program, inside loops too.
+ * Views are no instructions; constants are made once for the whole program, inside loops too. A collective over more
+ * than one device is an instruction of all devices; over one it is a view.
  */
 #include "cpu/code.h"
+#include "cpu/collective.h"
 
 static ts_status out_of_memory(ts_error *err)
 {
@@ -163,17 +165,30 @@ static bool emit_splat(ts_code *c, const ts_node *n)
 
 /* ---- kernels and views ----------------------------------------------------------------------- */
 
-static ts_status emit_kernel(ts_code *c, const ts_node *n, int loop, ts_error *err)
+static ts_status prepare(ts_code *c, ts_code_instr *i, ts_error *err)
+{
+    if (i->kind == TS_CODE_COLLECTIVE) {
+        i->in_place = ts__cpu_collective_in_place(i->node);
+        i->prepared.bytes = (double)ts_type_bytes(&i->node->in[0]->type) +
+                            (double)ts_type_bytes(&i->node->out[0]->type);
+    }
+    if (i->kind != TS_CODE_KERNEL) return TS_OK;
+    i->kernel = ts_cpu_select(i->node, c->isa);
+    i->in_place = i->kernel->in_place;
+    return i->kernel->prepare ? i->kernel->prepare(i->node, c->threads, &i->prepared, err) : TS_OK;
+}
+
+/* kind: KERNEL, COLLECTIVE or INDEX. */
+static ts_status emit_work(ts_code *c, const ts_node *n, ts_code_kind kind, int loop, ts_error *err)
 {
     ts_code_instr *i;
     size_t result_bytes = 0;
     for (int o = 0; o < n->n_out; o++) result_bytes |= ts_type_bytes(&n->out[o]->type);
     int32_t at = c->n_instr;
     if (result_bytes) { /* a node whose results are all empty has nothing to do */
-        TS_TRY(add(c, TS_CODE_KERNEL, loop, n->n_in, n->n_out, &i, err));
+        TS_TRY(add(c, kind, loop, n->n_in, n->n_out, &i, err));
         i->node = n;
-        i->kernel = ts_cpu_select(n, c->isa);
-        if (i->kernel->prepare) TS_TRY(i->kernel->prepare(n, c->threads, &i->prepared, err));
+        TS_TRY(prepare(c, i, err));
         for (int k = 0; k < n->n_in; k++) {
             i->in[k] = *place_of(c, n->in[k]);
             TS_TRY(use(c, i->in[k].life, at, loop, err));
@@ -201,6 +216,20 @@ static void emit_view(ts_code *c, const ts_node *n, int64_t offset)
     }
 }
 
+static ts_status emit_collective(ts_code *c, const ts_node *n, int loop, ts_error *err)
+{
+    ts_cpu_axis axis;
+    if (!ts__cpu_axis_of(c->graph, n, &axis))
+        return TS_ERROR(
+            err, TS_FAILED_PRECONDITION,
+            "graph %s, %s: it runs over axis \"%s\" of %lld devices, but the graph has no mesh with such an "
+            "axis; partition it for one",
+            c->graph->name, ts_op_infos[n->op].name, n->attr.collective.axis,
+            (long long)n->attr.collective.n);
+    const bool index = n->op == TS_OP_axis_index;
+    return emit_work(c, n, index ? TS_CODE_INDEX : TS_CODE_COLLECTIVE, loop, err);
+}
+
 static ts_status emit_repeat(ts_code *c, const ts_node *n, int outer, ts_error *err);
 
 static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err)
@@ -208,10 +237,7 @@ static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err
     int64_t offset;
     if (n->op == TS_OP_repeat) return emit_repeat(c, n, loop, err);
     if (ts_op_infos[n->op].kind == TS_COLLECTIVE && n->attr.collective.n != 1)
-        return TS_ERROR(err, TS_FAILED_PRECONDITION,
-                        "%s over %lld devices of axis %s: this engine runs one device",
-                        ts_op_infos[n->op].name, (long long)n->attr.collective.n,
-                        n->attr.collective.axis ? n->attr.collective.axis : "?");
+        return emit_collective(c, n, loop, err);
     if (n->op == TS_OP_constant || n->op == TS_OP_iota || n->op == TS_OP_axis_index)
         return emit_constant(c, n, err);
     if (emit_splat(c, n)) return TS_OK;
@@ -220,7 +246,7 @@ static ts_status emit_node(ts_code *c, const ts_node *n, int loop, ts_error *err
         emit_view(c, n, offset);
         return TS_OK;
     }
-    return emit_kernel(c, n, loop, err);
+    return emit_work(c, n, TS_CODE_KERNEL, loop, err);
 }
 
 /* ---- repeat ---------------------------------------------------------------------------------- */

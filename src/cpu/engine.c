@@ -1,9 +1,9 @@
 /* cpu/engine.c – the CPU engine behind the vtable of exec/engine.h: devices, buffers, executables.
  *
  * Synchronous: execute returns when the program has run, wait repeats its status. Executables of one
- * engine share nothing but the thread count. The structures are arranged per device (memory, bases,
- * argument lists), and run.c takes any number in lockstep; what is missing for more than one device is
- * the collectives, so open refuses it.
+ * engine share nothing but the thread count. Devices are virtual: each has memory, bases and argument lists of its own,
+ * and run.c takes them through the program in lockstep, so there may be far more of them than cores. A
+ * device's memory is zero pages until something is written there.
  *
  * An executable is not to be executed from two threads at once: its arena and pointers are its own.
  */
@@ -29,6 +29,7 @@ typedef struct cpu_executable {
     ts_executable base;
     ts_cpu_program *program;
     ts_cpu_device *device; /* [n_devices] */
+    void **place; /* [2 · n_devices], for run.c */
     int n_devices;
     ts_status status; /* of the last execute */
     ts_exec_stats stats;
@@ -36,7 +37,7 @@ typedef struct cpu_executable {
     bool profile_next;
 } cpu_executable;
 
-enum { MAX_THREADS = 1024, MAX_EVENTS = 1 << 20 };
+enum { MAX_THREADS = 1024, MAX_DEVICES = 4096, MAX_EVENTS = 1 << 20 };
 
 /* ---- engine ---------------------------------------------------------------------------------- */
 
@@ -53,24 +54,22 @@ static ts_status cpu_open(const ts_engine_options *o, ts_engine **out, ts_error 
 {
     ts_isa isa;
     *out = NULL;
-    if (o->devices > 1)
-        return TS_ERROR(err, TS_FAILED_PRECONDITION,
-                        "the cpu engine was asked for %d devices and has 1; set cpu_devices=1",
-                        o->devices);
-    if (o->devices < 0 || o->threads < 0 || o->threads > MAX_THREADS)
+    if (o->devices < 0 || o->devices > MAX_DEVICES || o->threads < 0 || o->threads > MAX_THREADS)
         return TS_ERROR(
             err, TS_INVALID_ARGUMENT,
-            "cpu engine: devices=%d threads=%d; devices must be 1 and threads 1 … %d (0: all cores)",
-            o->devices, o->threads, MAX_THREADS);
+            "cpu engine: devices=%d threads=%d; devices must be 1 … %d and threads 1 … %d (0: all cores)",
+            o->devices, o->threads, MAX_DEVICES, MAX_THREADS);
     TS_TRY(ts_isa_choose(o->isa, &isa, err));
     cpu_engine *e = ts_alloc_zero(sizeof *e);
     if (!e)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while opening the cpu engine");
     e->base.vtable = &ts_cpu_engine;
     e->isa = isa;
-    e->n_devices = 1;
+    e->n_devices = o->devices ? o->devices : 1;
     e->threads = o->threads ? o->threads : allowed_cores();
-    snprintf(e->text, sizeof e->text, "cpu: %d thread%s, %s", e->threads,
+    char virtual[40] = "";
+    if (e->n_devices > 1) snprintf(virtual, sizeof virtual, "%d virtual devices, ", e->n_devices);
+    snprintf(e->text, sizeof e->text, "cpu: %s%d thread%s, %s", virtual, e->threads,
              e->threads == 1 ? "" : "s", ts_isa_name(isa));
     *out = &e->base;
     return TS_OK;
@@ -160,6 +159,7 @@ static void cpu_executable_free(ts_executable *executable)
         ts_free(x->device[d].pointer);
     }
     ts_free(x->device);
+    ts_free(x->place);
     ts_free(x->timeline.event);
     ts__cpu_program_free(x->program);
     ts_free(x);
@@ -171,7 +171,9 @@ static ts_status make_devices(cpu_executable *x, int n, ts_error *err)
     size_t n_base =
         (size_t)TS_BASE_INPUTS + (size_t)p->graph->top->n_arg + (size_t)p->graph->top->n_result;
     x->device = ts_alloc_zero((size_t)n * sizeof *x->device);
-    if (!x->device) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
+    x->place = ts_alloc_zero(2 * (size_t)n * sizeof *x->place);
+    if (!x->device || !x->place)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
     x->n_devices = n;
     for (int d = 0; d < n; d++) {
         ts_cpu_device *v = &x->device[d];
@@ -208,6 +210,7 @@ ts_status ts_cpu_compile(ts_engine *engine, const ts_graph *g, bool share, ts_ex
     cpu_engine *e = (cpu_engine *)engine;
     *out = NULL;
     TS_TRY(ts_graph_verify(g, err));
+    TS_TRY(ts__check_mesh(g, e->n_devices, err));
     cpu_executable *x = ts_alloc_zero(sizeof *x);
     if (!x) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for an executable");
     x->base = (ts_executable){.vtable = &ts_cpu_engine, .engine = engine, .graph = g};
@@ -231,34 +234,30 @@ static ts_status cpu_compile(ts_engine *e, const ts_graph *g, ts_executable **ou
 
 /* ---- execute --------------------------------------------------------------------------------- */
 
-/* Binds one device's buffers. */
-static ts_status bind(cpu_executable *x, int device, ts_buffer *const *in, ts_buffer *const *out,
-                      ts_error *err)
+/* Binds every device's buffers. */
+static void bind(cpu_executable *x, ts_buffer *const *in, ts_buffer *const *out)
 {
-    void **base = x->device[device].base + TS_BASE_INPUTS;
     int n_in = x->base.graph->top->n_arg, n_out = x->base.graph->top->n_result;
-    TS_TRY(ts__check_buffers(&x->base, device, in, out, err));
-    for (int k = 0; k < n_in; k++) base[k] = ((cpu_buffer *)in[k])->memory.data;
-    for (int k = 0; k < n_out; k++) base[n_in + k] = ((cpu_buffer *)out[k])->memory.data;
-    return TS_OK;
+    for (int d = 0; d < x->n_devices; d++, in += n_in, out += n_out) {
+        void **base = x->device[d].base + TS_BASE_INPUTS;
+        for (int k = 0; k < n_in; k++) base[k] = ((cpu_buffer *)in[k])->memory.data;
+        for (int k = 0; k < n_out; k++) base[n_in + k] = ((cpu_buffer *)out[k])->memory.data;
+    }
 }
 
 static ts_status cpu_execute(ts_executable *executable, ts_buffer *const *in, ts_buffer *const *out,
                              ts_error *err)
 {
     cpu_executable *x = (cpu_executable *)executable;
-    const ts_region *top = x->base.graph->top;
     ts_cpu_timeline *timeline = x->profile_next && x->timeline.event ? &x->timeline : NULL;
-    x->status = TS_OK;
-    for (int d = 0; d < x->n_devices && x->status == TS_OK; d++)
-        x->status =
-            bind(x, d, in + (ptrdiff_t)d * top->n_arg, out + (ptrdiff_t)d * top->n_result, err);
+    x->status = ts__check_buffers(&x->base, x->n_devices, in, out, err);
     if (x->status != TS_OK) return x->status;
+    bind(x, in, out);
     double start = ts_clock_seconds();
     x->timeline.n = 0;
     x->timeline.unrecorded = 0;
     x->timeline.origin = start;
-    ts__cpu_run(x->program, x->device, x->n_devices, timeline);
+    ts__cpu_run(x->program, x->device, x->n_devices, x->place, timeline);
     x->stats.last_done = ts_clock_seconds();
     x->stats.last_seconds = x->stats.last_done - start;
     x->stats.unrecorded = x->timeline.unrecorded;
@@ -308,6 +307,7 @@ void ts_cpu_plan_text(const ts_executable *x, ts_string *out)
 
 const ts_engine_vtable ts_cpu_engine = {
     .name = "cpu",
+    .shares_inputs = true,
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,

@@ -134,8 +134,8 @@ static ts_cpu_address address(const linker *l, const ts_code_ref *ref)
 
 /* ---- constants ------------------------------------------------------------------------------- */
 
-/* Runs the reference kernel once, and repeats a splat to the length of its longest use. axis_index of
- * one device stays zero. */
+/* Runs the reference kernel once, and repeats a splat to the length of its longest use. axis_index of an
+ * axis of one device stays zero. */
 static ts_status make_constant(const ts_code *c, const ts_code_constant *k, char *to, ts_error *err)
 {
     const ts_cpu_kernel *kernel = &ts_cpu_ref[k->node->op];
@@ -185,6 +185,20 @@ static double trips(const ts_code *c, int loop)
     return n;
 }
 
+/* What a step knows of its axis, and what it does to all devices. */
+static ts_status add_collective(linker *l, const ts_node *n, ts_cpu_step *s, ts_error *err)
+{
+    ts_cpu_collective *c = ts_arena_alloc(l->program->storage, sizeof *c);
+    ts_cpu_axis axis;
+    if (!c) return out_of_memory(err);
+    bool found = ts__cpu_axis_of(l->code.graph, n, &axis);
+    TS_ASSERT(found); /* emit.c looked */
+    *c = (ts_cpu_collective){.axis = axis};
+    if (s->kind == TS_CODE_COLLECTIVE) ts__cpu_collective_make(n, &axis, l->code.isa, c);
+    s->collective = c;
+    return TS_OK;
+}
+
 /* n_at addresses: operands, results, scratch. */
 static ts_status add_step(linker *l, const ts_code_instr *i, const ts_code_arg *in, int n_in,
                           const ts_code_arg *out, int n_out, ts_error *err)
@@ -212,7 +226,7 @@ static ts_status add_step(linker *l, const ts_code_instr *i, const ts_code_arg *
     double n = trips(&l->code, i->loop);
     p->calls += n;
     p->flops += n * i->prepared.flops;
-    p->bytes += n * (i->kind == TS_CODE_KERNEL
+    p->bytes += n * (i->kind == TS_CODE_KERNEL || i->kind == TS_CODE_COLLECTIVE
                          ? i->prepared.bytes
                          : (double)s->bytes * (n_in + n_out + (i->kind == TS_CODE_ADD)));
     p->n_step++;
@@ -234,9 +248,12 @@ static ts_status add_instr(linker *l, ts_code_instr *i, ts_error *err)
         p->loop[i->loop].begin = p->n_step;
         return add_step(l, i, NULL, 0, NULL, 0, err);
     case TS_CODE_END: return add_step(l, i, NULL, 0, NULL, 0, err);
-    case TS_CODE_KERNEL: break;
+    case TS_CODE_KERNEL:
+    case TS_CODE_INDEX:
+    case TS_CODE_COLLECTIVE: break;
     }
     TS_TRY(add_step(l, i, i->in, i->n_in, i->out, i->n_out, err));
+    if (i->kind != TS_CODE_KERNEL) return add_collective(l, i->node, &p->step[p->n_step - 1], err);
     p->step[p->n_step - 1].state = i->prepared.state;
     i->prepared.state = NULL;
     return TS_OK;
@@ -258,7 +275,8 @@ static ts_status add_steps(linker *l, ts_error *err)
     for (int k = 0; k < c->n_instr; k++) TS_TRY(add_instr(l, c->instr[k], err));
     int end = p->n_step;
     for (int k = p->n_step - 1; k >= 0; k--) {
-        if (p->step[k].kind == TS_CODE_BEGIN || p->step[k].kind == TS_CODE_END) end = k;
+        const ts_code_kind kind = p->step[k].kind;
+        if (kind == TS_CODE_BEGIN || kind == TS_CODE_END || kind == TS_CODE_COLLECTIVE) end = k;
         p->step[k].segment_end = end;
     }
     return TS_OK;

@@ -2,13 +2,14 @@
  *
  * An address is a base (the arena, the constants, an input's or an output's buffer), an offset, and a
  * stride for each enclosing loop; it is resolved just before the call. Each device has bases of its
- * own; the steps are shared, so devices can run in lockstep, segment by segment: a segment is a run of
- * steps without a loop's beginning or end.
+ * own; the steps are shared, so devices run in lockstep, segment by segment: a segment is a run of
+ * steps without a collective and without a loop's beginning or end.
  */
 #ifndef TS_CPU_PROGRAM_H
 #define TS_CPU_PROGRAM_H
 
 #include "cpu/code.h"
+#include "cpu/collective.h"
 #include "exec/engine.h"
 
 enum { TS_BASE_ARENA, TS_BASE_CONSTANTS, TS_BASE_INPUTS }; /* then inputs, then outputs */
@@ -23,6 +24,7 @@ typedef struct ts_cpu_step {
     const ts_node *node;
     const ts_cpu_kernel *kernel;
     void *state;            /* owns; kernel->release frees it */
+    const ts_cpu_collective *collective; /* COLLECTIVE; INDEX: its axis */
     int n_in, n_out, depth; /* depth: number of enclosing loops */
     ts_cpu_address *at;     /* in, out, scratch */
     size_t bytes;           /* moved: COPY, STACK, ADD */
@@ -74,8 +76,8 @@ typedef struct ts_cpu_timeline {
     uint64_t unrecorded; /* beyond max */
     double origin;
 } ts_cpu_timeline;
-/* timeline may be NULL. Allocates nothing. */
-void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices,
+/* place: scratch, [2 · n_devices]. timeline may be NULL. Allocates nothing. */
+void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices, void **place,
                  ts_cpu_timeline *timeline);
 
 /* The CPU engine's own entry: as ts_compile, with sharing as a choice. */

@@ -1,7 +1,8 @@
 /* cpu/run.c – runs a compiled program: one control thread, devices in lockstep, OpenMP inside steps.
  *
- * A segment (steps without a loop's beginning or end) runs on device 0, then 1, …; loop counters are
- * shared. Nothing is allocated. Sums of accumulated results are added element by element in iteration
+ * A segment (steps without a collective and without a loop's beginning or end) runs on device 0, then 1, …; a
+ * collective runs once, over all of them; loop counters are shared. So no device waits for another, and the result is that
+ * of devices side by side. Nothing is allocated. Sums of accumulated results are added element by element in iteration
  * order, so any thread count gives the same bits.
  */
 #include "cpu/program.h"
@@ -12,6 +13,9 @@ typedef struct runner {
     const ts_cpu_program *p;
     int64_t trip[TS_CPU_MAX_LOOPS];  /* iterations done, by depth */
     int64_t index[TS_CPU_MAX_LOOPS]; /* this iteration's index, counting down when reversed */
+    ts_cpu_device *device;
+    int n_devices;
+    void **place; /* of a collective: every device's operand, then every device's result */
     ts_cpu_timeline *timeline;
 } runner;
 
@@ -67,6 +71,16 @@ static void add_into(void *sum, const void *x, size_t bytes, ts_dtype dtype, int
         ADD_BLOCKS(uint32_t, ADD_PLAIN);
 }
 
+static void run_collective(const runner *r, const ts_cpu_step *s)
+{
+    void **from = r->place, **to = from + r->n_devices;
+    for (int d = 0; d < r->n_devices; d++) {
+        from[d] = resolve(r, &r->device[d], &s->at[0], s->depth);
+        to[d] = resolve(r, &r->device[d], &s->at[1], s->depth);
+    }
+    ts__cpu_collective_run(s->collective, from, to, r->p->threads);
+}
+
 static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
 {
     const ts_cpu_program *p = r->p;
@@ -85,6 +99,11 @@ static void run_step(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
         else
             add_into(d->pointer[1], d->pointer[0], s->bytes, s->dtype, p->threads);
         return;
+    case TS_CODE_INDEX:
+        *(int32_t *)d->pointer[0] =
+            (int32_t)ts__cpu_coordinate(&s->collective->axis, d - r->device);
+        return;
+    case TS_CODE_COLLECTIVE: run_collective(r, s); return;
     case TS_CODE_BEGIN:
     case TS_CODE_END: return;
     }
@@ -116,23 +135,34 @@ static int loop_edge(runner *r, int at)
     return s->kind == TS_CODE_END && r->trip[d] < l->n ? l->begin + 1 : at + 1;
 }
 
-void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices,
+static void run_any(const runner *r, ts_cpu_device *d, const ts_cpu_step *s)
+{
+    if (r->timeline)
+        run_timed(r, d, s);
+    else
+        run_step(r, d, s);
+}
+
+void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices, void **place,
                  ts_cpu_timeline *timeline)
 {
-    runner r = {.p = p, .timeline = timeline};
+    runner r = {.p = p,
+                .device = device,
+                .n_devices = n_devices,
+                .place = place,
+                .timeline = timeline};
     for (int at = 0; at < p->n_step;) {
         int end = p->step[at].segment_end;
+        if (p->step[at].kind == TS_CODE_COLLECTIVE) {
+            run_any(&r, device, &p->step[at++]);
+            continue;
+        }
         if (end == at) {
             at = loop_edge(&r, at);
             continue;
         }
         for (int d = 0; d < n_devices; d++)
-            for (int k = at; k < end; k++) {
-                if (timeline)
-                    run_timed(&r, &device[d], &p->step[k]);
-                else
-                    run_step(&r, &device[d], &p->step[k]);
-            }
+            for (int k = at; k < end; k++) run_any(&r, &device[d], &p->step[k]);
         at = end;
     }
 }

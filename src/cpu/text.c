@@ -36,8 +36,12 @@ static void add_step(const ts_cpu_program *p, const ts_cpu_step *s, ts_string *o
         return;
     }
     ts_string_printf(out, "%*s", indent, "");
-    if (s->kind == TS_CODE_KERNEL)
+    const bool work = s->kernel || s->collective;
+    if (s->kernel)
         ts_string_printf(out, "%s [%s]", ts_op_infos[s->node->op].name, s->kernel->name);
+    else if (s->collective)
+        ts_string_printf(out, "%s over %s, %lld devices", ts_op_infos[s->node->op].name,
+                         s->node->attr.collective.axis, (long long)s->collective->axis.n);
     else
         ts_string_printf(out, "%s %zu bytes", words[s->kind], s->bytes);
     for (int k = 0; k < s->n_in; k++) {
@@ -49,7 +53,7 @@ static void add_step(const ts_cpu_program *p, const ts_cpu_step *s, ts_string *o
         char type[400];
         ts_string_add(out, k ? ", " : " ");
         add_address(p, &s->at[s->n_in + k], out);
-        if (s->kind == TS_CODE_KERNEL)
+        if (work)
             ts_string_printf(out, " %s", ts_type_text(&s->node->out[k]->type, type, sizeof type));
     }
     ts_string_add(out, "\n");

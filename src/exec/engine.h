@@ -1,6 +1,7 @@
 /* exec/engine.h – what an engine is: compile a graph, hold buffers, execute, tell what it did.
  *
- * One process, one engine at a time, any number of local devices. A buffer belongs to one device. An
+ * One process, one engine at a time, any number of local devices. A buffer belongs to one device; where the engine
+ * shares inputs it may be given to other devices as well, as an input that nothing overwrites. An
  * executable runs the graph's program on every device in lockstep; arguments are listed device by
  * device. Execution may be asynchronous: executes end in the order they were made, and wait reports the error of
  * the oldest one. A donated input (an output `replaces` it) is consumed: the output's buffer takes its place.
@@ -17,7 +18,7 @@ typedef struct ts_buffer ts_buffer;
 typedef struct ts_engine_options {
     size_t struct_size;
     const char *name; /* "cpu", "xla" */
-    int devices;      /* local devices; the cpu engine's are virtual */
+    int devices;      /* local devices; the cpu engine's are virtual, 1 … 4096; 0: 1 */
     int threads;      /* cpu: 0 = all allowed cores */
     const char *isa;  /* cpu: "ref", "avx2", …; NULL = TESSERA_ISA, else the best */
     const char *plugin;    /* xla: "cpu", "tpu", "cuda" or a path; NULL: "cpu" */
@@ -27,11 +28,12 @@ typedef struct ts_engine_options {
     int n_xla_flag;
 } ts_engine_options;
 
-/* How the inputs, outputs and pinned values of a *global* graph lie on a mesh, for an engine that partitions by itself. */
+/* How the inputs, outputs and pinned values of a *global* graph lie on a mesh, for an engine that
+ * partitions by itself. */
 typedef struct ts_sharding {
     const ts_mesh *mesh;
     const ts_spec *in, *out; /* [inputs], [outputs]; never partial */
-    /* The spec of a value that has a pin. The value may be a copy's: pin and type are what it goes by. NULL: none has. */
+    /* The spec of a value that has a pin; the value may be a copy's: its pin and type say all. NULL: none. */
     ts_spec (*pin)(const void *context, const ts_value *v);
     const void *context; /* given to pin */
 } ts_sharding;
@@ -44,7 +46,7 @@ typedef struct ts_exec_stats {
     uint64_t executes;     /* finished: of xla, calls of the plugin that came back without an error */
     double last_seconds;   /* of the execute waited for last */
     double last_done;      /* ts_clock_seconds() at its end */
-    double flops, bytes; /* of one execute, loops multiplied out */
+    double flops, bytes; /* of one device and execute, loops multiplied out */
     ts_memory_stats memory;
     uint64_t unrecorded; /* events of the last profiled execute beyond what is kept of one */
 } ts_exec_stats;
@@ -59,12 +61,15 @@ typedef struct ts_profile_event {
 typedef struct ts_engine_vtable {
     const char *name;
     bool asynchronous; /* execute returns before the program has run */
+    /* One buffer may be an input of several devices, whichever it was made for, where no output replaces it. */
+    bool shares_inputs;
     ts_status (*open)(const ts_engine_options *o, ts_engine **out, ts_error *err);
     void (*close)(ts_engine *e);
     /* One line for people: "cpu: 2 threads, avx512_bf16 (…)". Until close. */
     const char *(*describe)(const ts_engine *e);
     int (*devices)(const ts_engine *e);
-    /* The graph is borrowed until the executable is freed. */
+    /* The graph is borrowed until the executable is freed. FAILED_PRECONDITION when its mesh has another number of
+     * devices than the engine; a graph without a mesh runs on each of them. */
     ts_status (*compile)(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err);
     /* The same program from a file of ts_aot_compile, if it was made for just this program, these devices and this
      * plugin: FAILED_PRECONDITION names what differs. NULL: the engine has no such files. */
@@ -96,6 +101,11 @@ typedef struct ts_engine_vtable {
      * is UNIMPLEMENTED where the device has no profiler. NULL: the engine has none. */
     ts_status (*trace_begin)(ts_engine *e, ts_error *err);
     ts_status (*trace_end)(ts_engine *e, const char *path, ts_error *err);
+    /* The number that a device has beyond this process. NULL: its own. */
+    int (*device_id)(const ts_engine *e, int device);
+    /* Wait; done [devices] gets when each device had ended, in ts_clock_seconds(). Keeps a core busy while it waits.
+     * NULL: devices have one clock. */
+    ts_status (*wait_each)(ts_executable *x, double *done, ts_error *err);
 } ts_engine_vtable;
 
 struct ts_engine {
@@ -115,9 +125,12 @@ struct ts_buffer {
     uint64_t mark; /* scratch of ts__check_buffers */
 };
 
-/* For engines: INVALID_ARGUMENT where one device's buffers [inputs], [outputs] are not what execute asks for. */
-ts_status ts__check_buffers(const ts_executable *x, int device, ts_buffer *const *in,
+/* For engines: INVALID_ARGUMENT where the buffers [devices × inputs], [devices × outputs] are not what execute asks
+ * for. */
+ts_status ts__check_buffers(const ts_executable *x, int devices, ts_buffer *const *in,
                             ts_buffer *const *out, ts_error *err);
+/* FAILED_PRECONDITION when the graph is made for a mesh of another number of devices. */
+ts_status ts__check_mesh(const ts_graph *g, int devices, ts_error *err);
 
 /* By name; UNAVAILABLE with the known names. */
 ts_status ts_engine_open(const ts_engine_options *o, ts_engine **out, ts_error *err);

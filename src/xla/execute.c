@@ -13,12 +13,10 @@
 
 /* ---- what was given -------------------------------------------------------------------------- */
 
-/* Checks one replica's buffers and puts its arguments at its place of the plugin's lists. */
-static ts_status bind(ts_xla_executable *x, int place, ts_buffer *const *in, ts_buffer *const *out,
-                      ts_error *err)
+/* Puts one replica's arguments at its place of the plugin's lists. */
+static ts_status bind(ts_xla_executable *x, int place, ts_buffer *const *in, ts_error *err)
 {
     PJRT_Buffer **argument = x->argument + (size_t)place * x->n_in;
-    TS_TRY(ts__check_buffers(&x->base, x->order[place], in, out, err));
     for (size_t k = 0; k < x->n_in; k++) {
         ts_xla_buffer *b = (ts_xla_buffer *)in[k];
         ts_status status = ts__xla_buffer_flush(b, err);
@@ -100,6 +98,29 @@ static ts_status finish_oldest(ts_xla_executable *x, ts_error *err)
     return status;
 }
 
+/* When each device's event happens, as seen by looking at all of them again and again. An event that cannot be looked
+ * at counts as over: awaiting it says what is wrong. */
+static void watch(const ts_xla_executable *x, const ts_xla_slot *slot, double *done)
+{
+    const int n = x->engine->n_devices;
+    for (int d = 0; d < n; d++) done[d] = 0;
+    for (int over = 0; over < n;)
+        for (int place = 0; place < n; place++) {
+            double *at = &done[x->order[place]];
+            ts_error ignored = {0};
+            PJRT_ARGS(PJRT_Event_IsReady_Args, a);
+            a.event = slot->event[place];
+            if (*at > 0) continue;
+            if (a.event &&
+                ts__pjrt_check(x->engine->pjrt, x->engine->pjrt->api->PJRT_Event_IsReady(&a),
+                               "looking at an execute", &ignored) == TS_OK &&
+                !a.is_ready)
+                continue;
+            *at = ts_clock_seconds();
+            over++;
+        }
+}
+
 /* ---- the vtable's functions ------------------------------------------------------------------ */
 
 ts_status ts__xla_execute(ts_executable *executable, ts_buffer *const *in, ts_buffer *const *out,
@@ -109,10 +130,9 @@ ts_status ts__xla_execute(ts_executable *executable, ts_buffer *const *in, ts_bu
     const ts_xla *e = x->engine;
     char what[300];
     if (x->in_flight == TS_XLA_IN_FLIGHT) TS_TRY(finish_oldest(x, err));
-    for (int place = 0; place < e->n_devices; place++) {
-        size_t d = (size_t)x->order[place];
-        TS_TRY(bind(x, place, in + d * x->n_in, out + d * x->n_out, err));
-    }
+    TS_TRY(ts__check_buffers(&x->base, e->n_devices, in, out, err));
+    for (int place = 0; place < e->n_devices; place++)
+        TS_TRY(bind(x, place, in + (size_t)x->order[place] * x->n_in, err));
     ts_xla_slot *slot = &x->slot[(x->oldest + x->in_flight) % TS_XLA_IN_FLIGHT];
     PJRT_ARGS(PJRT_ExecuteOptions, options);
     PJRT_ARGS(PJRT_LoadedExecutable_Execute_Args, a);
@@ -143,4 +163,12 @@ ts_status ts__xla_wait(ts_executable *executable, ts_error *err)
 {
     ts_xla_executable *x = (ts_xla_executable *)executable;
     return x->in_flight ? finish_oldest(x, err) : TS_OK;
+}
+
+ts_status ts__xla_wait_each(ts_executable *executable, double *done, ts_error *err)
+{
+    ts_xla_executable *x = (ts_xla_executable *)executable;
+    if (!x->in_flight) return TS_OK;
+    watch(x, &x->slot[x->oldest], done);
+    return finish_oldest(x, err);
 }

@@ -401,8 +401,9 @@ static void bad_options(void **unused)
     (void)unused;
     ts_engine *e;
     ts_error err = {0};
-    ts_engine_options o = {.struct_size = sizeof o, .name = "cpu", .devices = 2};
-    assert_int_equal(ts_engine_open(&o, &e, &err), TS_FAILED_PRECONDITION);
+    ts_engine_options o = {.struct_size = sizeof o, .name = "cpu", .devices = 4097};
+    assert_int_equal(ts_engine_open(&o, &e, &err), TS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.msg, "1 … 4096"));
     o = (ts_engine_options){.struct_size = sizeof o, .name = "tpu"};
     err.code = TS_OK;
     assert_int_equal(ts_engine_open(&o, &e, &err), TS_UNAVAILABLE);

@@ -2,7 +2,7 @@
  * make them. Elements are copied as 1, 2 or 4 bytes whatever their dtype.
  *
  * Collectives over an axis of one device are copies. Over more devices they need the other devices'
- * buffers, which a kernel cannot reach: prepare refuses them.
+ * buffers, which a kernel cannot reach: the engine runs those (collective.c), and prepare refuses them.
  */
 #include "cpu/ref/ref.h"
 
