@@ -330,7 +330,9 @@ void ts__config_derive(ts_loading *l)
 {
     ts_config *c = l->c;
     c->compute_dtype = !strcmp(c->dtype, "bfloat16") ? TS_BF16 : TS_F32;
-    c->remat = !strcmp(c->remat_policy, "none") ? TS_REMAT_NONE : TS_REMAT_FULL;
+    c->remat = !strcmp(c->remat_policy, "none")      ? TS_REMAT_NONE
+               : !strcmp(c->remat_policy, "minimal") ? TS_REMAT_MINIMAL
+                                                     : TS_REMAT_FULL;
     derive_run(l);
     derive_schedule(l);
     derive_devices(l);

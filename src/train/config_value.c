@@ -56,7 +56,8 @@ static const struct {
      "not available in this version; byte is, and dataset_type=tokens takes ids made elsewhere"},
     {TS_K_cpu_devices, NULL, "this version runs on one device; 1 works"},
     {TS_K_remat_policy, NULL,
-     "not available in this version; full computes each layer again, none keeps everything"},
+     "not available in this version; full computes each layer again, minimal keeps the results of "
+     "products, none keeps everything"},
     {TS_K_opt_type, NULL, "not available; adamw is the optimizer"},
     {TS_K_quantization, NULL,
      "quantized training is not available; leave it empty and choose dtype=bfloat16 or float32"},

@@ -111,7 +111,7 @@ static void absent_features(void **state)
           {{"tokenizer_type=sentencepiece"}, "byte is"}, {{"quantization=int8"}, "leave it empty"},
           {{"use_dpo=true"}, "false works"}, {{"use_sft=yes"}, "train_data_columns"},
           {{"dropout_rate=0.1"}, "0 works"},
-          {{"remat_policy=minimal"}, "full computes each layer again, none keeps everything"},
+          {{"remat_policy=save_qkv_proj"}, "minimal keeps the results of products"},
           {{"opt_type=muon"}, "adamw is the optimizer"},
           {{"weight_dtype=bfloat16"}, "master weights are float32"},
           {{"decoder_block=gemma2"}, "llama2 is, for Llama"},
