@@ -84,8 +84,24 @@ static size_t width_of(const char *text)
     return n;
 }
 
-static ts_status report(ts_loading *l, ts_error *err)
+static ts_status no_memory(ts_error *err)
 {
+    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while reading the configuration");
+}
+
+void ts__problems_clear(ts_loading *l)
+{
+    l->first = NULL;
+    l->last = &l->first;
+    l->n_problems = 0;
+    l->out_of_memory = false;
+    memset(l->bad, 0, sizeof l->bad);
+}
+
+ts_status ts__problems_report(ts_loading *l, ts_error *err)
+{
+    if (l->out_of_memory) return no_memory(err);
+    if (!l->n_problems) return TS_OK;
     enum { WIDEST = 44, ROOM = sizeof err->msg - 64 };
     size_t width = 0, shown = 0;
     for (const ts_problem *p = l->first; p; p = p->next) {
@@ -101,9 +117,7 @@ static ts_status report(ts_loading *l, ts_error *err)
         ts_string_printf(&s, "\n  %s%*s   %s", p->what, (int)pad, "", p->why);
     }
     if (shown < l->n_problems) ts_string_printf(&s, "\n  and %zu more", l->n_problems - shown);
-    ts_status status = s.failed ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                                           "out of memory while reading the configuration")
-                                : TS_ERROR(err, TS_INVALID_ARGUMENT, "%s", s.data);
+    ts_status status = s.failed ? no_memory(err) : TS_ERROR(err, TS_INVALID_ARGUMENT, "%s", s.data);
     ts_string_free(&s);
     return status;
 }
@@ -244,20 +258,17 @@ ts_status ts_config_load(const char *file, const char *const *overrides, int n, 
     }
     if (!l || !l->c || !l->notes) {
         ts_arena_free(arena);
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                        "out of memory while reading the configuration");
+        return no_memory(err);
     }
     l->c->arena = arena;
+    l->c->loading = l;
     l->c->model_file = "";
     load(l, file ? file : "base.yml", overrides, n);
-    if (!l->out_of_memory && !l->n_problems) {
+    ts_status status = ts__problems_report(l, err);
+    if (status == TS_OK)
         *out = l->c;
-        return TS_OK;
-    }
-    ts_status status = l->out_of_memory ? TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                                                   "out of memory while reading the configuration")
-                                        : report(l, err);
-    ts_arena_free(arena);
+    else
+        ts_arena_free(arena);
     return status;
 }
 

@@ -25,6 +25,7 @@ typedef struct ts_config_list {
 #define TS__FIELD_FLOAT(f)  double f;
 #define TS__FIELD_STRING(f) const char *f;
 #define TS__FIELD_LIST(f)   ts_config_list f;
+#define TS__FIELD_RULES(f)  ts_config_list f;
 
 struct ts_config {
 #define GROUP(title)
@@ -44,7 +45,7 @@ struct ts_config {
     int64_t kv_heads[8], group[8];
     ts_mesh mesh;          /* of devices, by ici_*_parallelism */
     ts_axis_rules rules;   /* logical_axis_rules over the defaults */
-    bool ring;             /* collective_matmul, resolved: auto is ring on a torus */
+    bool ring;             /* collective_matmul, resolved: auto is ring on a torus and with plugin=tpu */
     bool shard_auto;       /* shard_mode=auto: XLA partitions */
     int64_t micro_rows; /* rows of one micro-batch on all devices */
     int64_t batch_rows; /* rows of one optimizer step: micro_rows · accumulation */
@@ -73,7 +74,8 @@ struct ts_config {
  * the product of ici_*_parallelism is taken, −1 as 1, and devices_assumed is set.
  *
  * Whoever knows better places again: mesh, rules, ring, micro_rows, batch_rows and eval_rows follow; nothing else
- * changes. INVALID_ARGUMENT has a message like ts_config_load's, and *c is as before.
+ * changes. torus' product is devices; 0 dimensions: none. INVALID_ARGUMENT has a message like ts_config_load's, and
+ * *c is as before.
  *   compile, plan  nothing to do with compile_topology; plan --devices: ts__config_place
  *   training, parity, generate  open the engine with ts__config_run_devices, then ts__config_place with the
  *                  engine's devices and torus (compile_topology does not bind them)

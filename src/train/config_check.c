@@ -2,12 +2,11 @@
  *
  * Every rule reports against the key that a person would change, with what would work. A rule stays
  * silent when one of its keys is already reported.
- * Not here: limits of a single key (config_keys.def), data (config_data.c), engine and
- * compiler (config_engine.c), paths (config_path.c).
+ * Not here: limits of a single key (config_keys.def), data (config_data.c), devices and batch
+ * (config_mesh.c), engine and compiler (config_engine.c), paths (config_path.c).
  */
 #include "train/config_internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -105,96 +104,6 @@ static void derive_schedule(ts_loading *l)
         ts__key_problem(l, TS_K_wsd_decay_steps_fraction,
                         "warmup_steps_fraction=%.12g leaves %.12g of the schedule for the decay",
                         c->warmup_steps_fraction, 1 - c->warmup_steps_fraction);
-}
-
-/* ---- devices and batch ----------------------------------------------------------------------- */
-
-/* Every axis of a group is 1 on one device; at most one may be inferred. */
-static void check_axes(ts_loading *l, const int *keys, int n, const char *of)
-{
-    int inferred = -1;
-    for (int i = 0; i < n; i++) {
-        int k = keys[i];
-        int64_t ways = *(const int64_t *)((const char *)l->c + ts__keys[k].offset);
-        if (l->bad[k]) continue;
-        if (ways > 1)
-            ts__key_problem(l, k, "1 %s cannot be split %lld ways; with 1 only 1 (or -1) works", of,
-                            (long long)ways);
-        if (ways != -1) continue;
-        bool second = inferred >= 0;
-        int blame = second && is_set(l, inferred) && !is_set(l, k) ? inferred : k;
-        int other = blame == k ? inferred : k;
-        if (second)
-            ts__key_problem(
-                l, blame,
-                "%s is -1 too, and only one axis can be what is left; set one of them to 1",
-                ts__keys[other].name);
-        else
-            inferred = k;
-    }
-}
-
-static void derive_devices(ts_loading *l)
-{
-    static const int ici[] = {
-        TS_K_ici_data_parallelism,
-        TS_K_ici_fsdp_parallelism,
-        TS_K_ici_fsdp_transpose_parallelism,
-        TS_K_ici_tensor_parallelism,
-        TS_K_ici_tensor_sequence_parallelism,
-        TS_K_ici_context_parallelism,
-        TS_K_ici_expert_parallelism,
-        TS_K_ici_pipeline_parallelism,
-    };
-    static const int dcn[] = {
-        TS_K_dcn_data_parallelism,
-        TS_K_dcn_fsdp_parallelism,
-        TS_K_dcn_fsdp_transpose_parallelism,
-        TS_K_dcn_tensor_parallelism,
-        TS_K_dcn_tensor_sequence_parallelism,
-        TS_K_dcn_context_parallelism,
-        TS_K_dcn_expert_parallelism,
-        TS_K_dcn_pipeline_parallelism,
-    };
-    l->c->devices = 1;
-    check_axes(l, ici, sizeof ici / sizeof *ici, "device");
-    check_axes(l, dcn, sizeof dcn / sizeof *dcn, "slice");
-    if (l->c->num_slices > 1)
-        ts__key_problem(l, TS_K_num_slices, "this version runs on one slice; 1 (or -1) works");
-}
-
-/* Rows of a batch on all devices. */
-static int64_t rows_of(ts_loading *l, int k, double per_device)
-{
-    double rows = (double)l->c->devices * per_device;
-    if (l->bad[k]) return 1;
-    if (rows < 1)
-        ts__key_problem(
-            l, k, "%lld device%s with %g of a row each make less than one row; the least is %g",
-            (long long)l->c->devices, l->c->devices == 1 ? "" : "s", per_device,
-            1.0 / (double)l->c->devices);
-    else if (rows != floor(rows))
-        ts__key_problem(l, k, "%lld device%s would share %g rows; %g or %g gives whole rows",
-                        (long long)l->c->devices, l->c->devices == 1 ? "" : "s", rows,
-                        floor(rows) / (double)l->c->devices, ceil(rows) / (double)l->c->devices);
-    return (int64_t)rows;
-}
-
-static void derive_batch(ts_loading *l)
-{
-    ts_config *c = l->c;
-    bool own = c->eval_per_device_batch_size > 0;
-    c->micro_rows = rows_of(l, TS_K_per_device_batch_size, c->per_device_batch_size);
-    c->eval_rows = own ? rows_of(l, TS_K_eval_per_device_batch_size, c->eval_per_device_batch_size)
-                       : c->micro_rows;
-    if (l->bad[TS_K_max_target_length] || l->bad[TS_K_per_device_batch_size]) return;
-    if (c->micro_rows > INT32_MAX / c->max_target_length)
-        ts__key_problem(l, TS_K_per_device_batch_size,
-                        "%lld rows of %lld tokens are more than 2147483647 tokens in one "
-                        "micro-batch; use gradient_accumulation_steps",
-                        (long long)c->micro_rows, (long long)c->max_target_length);
-    if (!l->bad[TS_K_gradient_accumulation_steps])
-        c->batch_rows = c->micro_rows * c->gradient_accumulation_steps;
 }
 
 /* ---- model ----------------------------------------------------------------------------------- */
@@ -335,10 +244,10 @@ void ts__config_derive(ts_loading *l)
                                                      : TS_REMAT_FULL;
     derive_run(l);
     derive_schedule(l);
-    derive_devices(l);
-    derive_batch(l);
     ts__config_derive_data(l);
     derive_model(l);
+    ts__config_derive_rules(l);
+    ts__config_derive_mesh(l);
     check_start(l);
     ts__config_derive_engine(l);
 }

@@ -17,7 +17,8 @@ typedef enum ts_key_type {
     TS_KEY_COUNT,
     TS_KEY_FLOAT,
     TS_KEY_STRING,
-    TS_KEY_LIST
+    TS_KEY_LIST,
+    TS_KEY_RULES /* a list of "name: axis, axis", in whichever way it was written */
 } ts_key_type;
 typedef enum ts_key_status { TS_KEY_ON, TS_KEY_IDLE, TS_KEY_FIXED } ts_key_status;
 
@@ -87,6 +88,8 @@ typedef struct ts_loading {
     ts_setting set[TS_LAYERS][TS_KEYS];
     ts_layer from[TS_KEYS]; /* whose value is in c; TS_LAYER_NONE: the default */
     bool bad[TS_KEYS];      /* reported; checks that involve it stay silent */
+    bool virtual_devices;   /* as many as cpu_devices says */
+    bool cpu, tpu;          /* what would run here: the cpu engine, a TPU */
     bool layered;           /* the file lies over the preset, not under it */
     const char *folder;     /* of the configuration file; NULL when it is embedded */
     ts_problem *first, **last;
@@ -99,6 +102,9 @@ void ts__problem(ts_loading *l, const char *what, const char *fmt, ...) TS_PRINT
 /* About the value of a key, once a key. */
 void ts__key_problem(ts_loading *l, int k, const char *fmt, ...) TS_PRINTF(3, 4);
 void ts__note(ts_loading *l, const char *fmt, ...) TS_PRINTF(2, 3);
+void ts__problems_clear(ts_loading *l);
+/* All problems as one message; OK when there is none. */
+TS_MUST_CHECK ts_status ts__problems_report(ts_loading *l, ts_error *err);
 
 /* Enters one mapping into a layer. name: of the file, for messages. */
 void ts__layer_read(ts_loading *l, ts_layer layer, const ts_yaml *map, const char *name);
@@ -112,6 +118,10 @@ void ts__layer_environment(ts_loading *l);
 void ts__config_derive(ts_loading *l);
 void ts__config_derive_data(ts_loading *l);
 void ts__config_derive_engine(ts_loading *l);
+void ts__config_derive_mesh(ts_loading *l); /* behind the model: its heads cut the tensor axis */
+void ts__config_derive_rules(ts_loading *l);
+/* A value of logical_axis_rules, as "name: axis, axis" each. NULL, or what is wrong with v. */
+const char *ts__rules_set(ts_config *c, const ts_yaml *v, ts_config_list *field);
 /* ~/ at the front of a path becomes $HOME/. */
 void ts__config_expand_paths(ts_loading *l);
 void ts__config_check_paths(ts_loading *l);

@@ -54,7 +54,6 @@ static const struct {
      "dataset_path=FILE"},
     {TS_K_tokenizer_type, NULL,
      "not available in this version; byte is, and dataset_type=tokens takes ids made elsewhere"},
-    {TS_K_cpu_devices, NULL, "this version runs on one device; 1 works"},
     {TS_K_remat_policy, NULL,
      "not available in this version; full computes each layer again, minimal keeps the results of "
      "products, none keeps everything"},
@@ -372,6 +371,7 @@ const char *ts__key_set(ts_config *c, int k, const ts_yaml *v)
 {
     const ts_key *key = &ts__keys[k];
     void *field = (char *)c + key->offset;
+    if (key->type == TS_KEY_RULES) return ts__rules_set(c, v, field);
     if (v->kind == TS_YAML_MAP) return "expected a value, found a block";
     if (key->type == TS_KEY_LIST) return set_list(c, k, v, field);
     if (v->kind != TS_YAML_SCALAR) return "expected one value, found a list";
@@ -394,17 +394,22 @@ static const ts_yaml *scalar(const char *text, size_t n, bool quoted, ts_arena *
     return v;
 }
 
+/* What text means as a value in a file; NULL: it means nothing there. */
+static const ts_yaml *as_yaml(const char *text, size_t n, ts_arena *arena)
+{
+    const ts_yaml *document = NULL;
+    char *line = ts_arena_printf(arena, "v: %.*s", (int)n, text);
+    if (!line || ts_yaml_parse(line, strlen(line), "", arena, &document, NULL) != TS_OK) return NULL;
+    return ts_yaml_get(document, "v");
+}
+
 /* A word in quotes is read as YAML, with its escapes; anything else is taken as it stands, so that
  * `a: b`, `*` and `#` need none. */
 static const ts_yaml *unquote(const char *text, size_t n, ts_arena *arena)
 {
     if (n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n - 1] == text[0]) {
-        const ts_yaml *document = NULL;
-        char *line = ts_arena_printf(arena, "v: %.*s", (int)n, text);
-        if (line && ts_yaml_parse(line, strlen(line), "", arena, &document, NULL) == TS_OK) {
-            const ts_yaml *v = ts_yaml_get(document, "v");
-            if (v && v->kind == TS_YAML_SCALAR) return v;
-        }
+        const ts_yaml *v = as_yaml(text, n, arena);
+        if (v && v->kind == TS_YAML_SCALAR) return v;
     }
     return scalar(text, n, false, arena);
 }
@@ -436,6 +441,10 @@ const ts_yaml *ts__value_of_word(int k, const char *text, ts_arena *arena)
     if (n > INT32_MAX) return NULL;
     if (ts__keys[k].type == TS_KEY_STRING) return unquote(text, n, arena);
     trim(&text, &n);
+    if (ts__keys[k].type == TS_KEY_RULES && (*text == '[' || *text == '{')) {
+        const ts_yaml *v = as_yaml(text, n, arena);
+        if (v) return v;
+    }
     if (ts__keys[k].type != TS_KEY_LIST || n < 2 || text[0] != '[' || text[n - 1] != ']')
         return unquote(text, n, arena);
 
@@ -463,22 +472,26 @@ const ts_yaml *ts__value_of_word(int k, const char *text, ts_arena *arena)
 
 /* ---- back to text ---------------------------------------------------------------------------- */
 
+enum { MOST = 48 }; /* bytes of a value that are shown */
+
+/* Depth is bounded by the reader of YAML. */
+static void add_value(ts_string *s, const ts_yaml *v)
+{
+    if (v->kind == TS_YAML_MAP) ts_string_add(s, "{…}");
+    if (v->kind == TS_YAML_SCALAR) ts_string_add_bytes(s, v->text, strnlen(v->text, MOST + 8));
+    if (v->kind != TS_YAML_LIST) return;
+    ts_string_add(s, "[");
+    for (size_t i = 0; i < v->n && s->length <= MOST; i++) {
+        if (i) ts_string_add(s, ",");
+        add_value(s, v->child[i]);
+    }
+    ts_string_add(s, "]");
+}
+
 const char *ts__value_text(const ts_yaml *v, ts_arena *arena)
 {
-    enum { MOST = 48 };
     ts_string s = ts_string_new(1 << 16);
-    if (v->kind == TS_YAML_MAP) ts_string_add(&s, "{…}");
-    if (v->kind == TS_YAML_SCALAR) ts_string_add_bytes(&s, v->text, strnlen(v->text, MOST + 8));
-    for (size_t i = 0; v->kind == TS_YAML_LIST && i < v->n && s.length <= MOST; i++) {
-        const ts_yaml *item = v->child[i];
-        ts_string_add(&s, i ? "," : "[");
-        if (item->kind == TS_YAML_SCALAR)
-            ts_string_add_bytes(&s, item->text, strnlen(item->text, MOST + 8));
-        else
-            ts_string_add(&s, "…");
-        if (i + 1 == v->n) ts_string_add(&s, "]");
-    }
-    if (v->kind == TS_YAML_LIST && !v->n) ts_string_add(&s, "[]");
+    add_value(&s, v);
     char *text = ts_arena_printf(arena, "%s", s.data ? s.data : "");
     if (text && s.length > MOST) {
         size_t n = MOST;
@@ -543,6 +556,7 @@ static const char *to_text(const ts_config *c, int k, bool yaml, ts_arena *arena
 {
     const void *field = (const char *)c + ts__keys[k].offset;
     ts_string s = ts_string_new(TS_CONFIG_TEXT_MAX);
+    if (ts__keys[k].type == TS_KEY_RULES) yaml = true; /* there are commas inside of an item */
     switch (ts__keys[k].type) {
     case TS_KEY_BOOL: ts_string_add(&s, *(const bool *)field ? "true" : "false"); break;
     case TS_KEY_INT: ts_string_printf(&s, "%lld", (long long)*(const int64_t *)field); break;
@@ -561,6 +575,7 @@ static const char *to_text(const ts_config *c, int k, bool yaml, ts_arena *arena
             ts_string_add(&s, text);
         break;
     }
+    case TS_KEY_RULES:
     case TS_KEY_LIST: {
         const ts_config_list *list = field;
         ts_string_add(&s, "[");

@@ -9,6 +9,8 @@ typedef struct ts_topology {
     char name[64];          /* as PJRT wants it: "v6e:4x4" */
     char accelerator[32];   /* TPU_ACCELERATOR_TYPE: "v6e-16" */
     int chips, devices;     /* tpu7x: two devices a chip */
+    int n_torus;            /* 0: devices without a place, of a cpu */
+    int64_t torus[4];       /* chips along each dimension, then the devices of a chip where it has several */
     int64_t capacity_bytes; /* memory of one device that a program may use; 0: unknown */
 } ts_topology;
 

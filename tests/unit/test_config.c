@@ -97,6 +97,7 @@ static void defaults_are_maxtexts(void **state)
     assert_string_equal(c->dataset_type, "synthetic");
     assert_string_equal(c->tokenizer_type, "byte");
     assert_false(c->enable_tensorboard);
+    assert_string_equal(c->shard_mode, "explicit");
     assert_string_equal(c->run_folder, "./maxtext_output/r");
     assert_int_equal(c->n_notes, 0);
     ts_config_free(c);
@@ -441,10 +442,12 @@ static void memory_out(void **state)
 {
     (void)state;
     put("own.yml", "model_name: tessera-byte\nlora:\n  lora_rank: 8\nfrozen_parameters: [a, b]\n");
-    const char *words[] = {path_in("own.yml"), "steps=4", "frozen_parameters=[c, 'd']", "stpes=3"};
+    const char *words[] = {path_in("own.yml"), "steps=4", "frozen_parameters=[c, 'd']",
+                           "logical_axis_rules=[[heads, [tensor]], 'embed:']", "cpu_devices=8",
+                           "per_device_batch_size=1.5", "stpes=3"};
     uint64_t nth = 1, failures = 0;
     for (bool done = false; !done && nth < 100000; nth += nth / 16 + 1) {
-        for (int n = 3; n <= 4; n++) {
+        for (int n = 5; n <= 7; n++) {
             ts_config *c = NULL;
             ts_error err = {0};
             uint64_t before = ts_alloc_count();
@@ -455,7 +458,7 @@ static void memory_out(void **state)
             assert_true((status == TS_OK) == (c != NULL));
             assert_true(status == TS_OK || err.msg[0]);
             failures += status != TS_OK;
-            if (done) assert_int_equal(status, n == 3 ? TS_OK : TS_INVALID_ARGUMENT);
+            if (done) assert_int_equal(status, n == 5 ? TS_OK : TS_INVALID_ARGUMENT);
             ts_config_free(c);
         }
     }
