@@ -143,6 +143,30 @@ says err 'is a file; expected a folder'
 expect 2 parity "$work/none" --golden "$work/none"
 says err "$work/none does not exist"
 
+# ---- meshes, batches, rules ----------------------------------------------------------------------
+# One line with the key to change and the values that work; nothing was opened or made.
+mesh() { # KEY TEXT WORD…
+    key=$1 text=$2
+    shift 2
+    bad 2 "$text" engine=cpu "$@"
+    says err '1 error in the configuration, nothing was started'
+    says err "  $key="
+    [ ! -e "$work/runs/bad" ] || fail "a mesh that cannot be made a folder: $*"
+}
+mesh ici_tensor_parallelism 'tensor may be 1; or cpu_devices=4' ici_tensor_parallelism=4
+mesh ici_tensor_parallelism 'with fsdp 4, tensor may be 4 (or -1)' cpu_devices=16 ici_fsdp_parallelism=4 ici_tensor_parallelism=6
+mesh ici_tensor_parallelism 'only one axis can be what is left' cpu_devices=16 ici_tensor_parallelism=-1
+mesh ici_context_parallelism 'use ici_tensor_parallelism' cpu_devices=16 ici_context_parallelism=2
+mesh dcn_data_parallelism 'ici_data_parallelism within the slice' cpu_devices=16 dcn_data_parallelism=2
+mesh cpu_devices 'expected from 1 to 4096' cpu_devices=0
+mesh per_device_batch_size '1 or 2 works' cpu_devices=16 per_device_batch_size=1.5
+mesh eval_per_device_batch_size 'the least is 1' cpu_devices=16 eval_per_device_batch_size=0.5
+mesh logical_axis_rules 'fsdp or no axis works' cpu_devices=16 'logical_axis_rules=[[embed, [data]]]'
+mesh logical_axis_rules 'did you mean heads?' 'logical_axis_rules=[[heds, [tensor]]]'
+mesh shard_mode 'explicit works' shard_mode=auto
+expect 2 compile base.yml $tiny compile_topology=v6e:4x4 ici_fsdp_parallelism=3
+says err '16 devices cannot be split as fsdp 3; fsdp may be 16 (or -1)'
+
 # ---- where the output goes -----------------------------------------------------------------------
 bad 2 'is a file' base_output_directory="$work/book.txt"
 bad 2 '/proc belongs to the kernel and takes no files' base_output_directory=/proc/x
