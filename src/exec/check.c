@@ -46,7 +46,8 @@ static ts_status check_inputs(const ts_executable *x, int device, ts_buffer *con
     const ts_region *top = x->graph->top;
     const int where = x->vtable->shares_inputs ? -1 : device;
     for (int k = 0; k < top->n_arg; k++) {
-        TS_TRY(check_one(x, in[k], where, &top->arg[k]->type, "input", top->arg[k]->name, err));
+        const ts_type *type = x->local ? &x->local[k] : &top->arg[k]->type;
+        TS_TRY(check_one(x, in[k], where, type, "input", top->arg[k]->name, err));
         in[k]->mark = read;
     }
     return TS_OK;
@@ -59,7 +60,8 @@ static ts_status check_outputs(const ts_executable *x, int device, ts_buffer *co
     for (int k = 0; k < g->top->n_result; k++) {
         int replaces = g->output[k].replaces;
         const char *name = g->output[k].name;
-        TS_TRY(check_one(x, out[k], device, &g->top->result[k]->type, "output", name, err));
+        const ts_type *type = x->local ? &x->local[g->top->n_arg + k] : &g->top->result[k]->type;
+        TS_TRY(check_one(x, out[k], device, type, "output", name, err));
         if (replaces >= 0 && out[k] != in[replaces])
             return TS_ERROR(err, TS_INVALID_ARGUMENT,
                             "output %s replaces input %s, so both must be the same buffer", name,

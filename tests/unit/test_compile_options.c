@@ -112,6 +112,29 @@ static void test_devices(void **state)
     ts_string_free(&s);
 }
 
+/* Partitions of one replica: the partitioner and its dialect are on, each partition is a computation of its own. */
+static void test_partitions(void **state)
+{
+    (void)state;
+    const int id[] = {5, 200001, 0};
+    ts_string s = written(&(ts_compile_options){.replicas = 3, .device_id = id, .partitioned = true});
+    field build = nth(whole(&s), 3, 0), assignment = nth(build, 9, 0);
+    assert_int_equal(nth(build, 4, 0).v, 1);
+    assert_int_equal(nth(build, 5, 0).v, 3);
+    assert_int_equal(nth(build, 6, 0).v, 1);
+    assert_int_equal(nth(build, 19, 0).v, 1);
+    assert_int_equal(nth(assignment, 1, 0).v, 1);
+    assert_int_equal(nth(assignment, 2, 0).v, 3);
+    assert_int_equal(count_of(assignment, 3), 3);
+    for (int i = 0; i < 3; i++) {
+        field ids = nth(nth(assignment, 3, i), 1, 0);
+        const uint8_t *p = ids.p;
+        assert_true(varint(&p, ids.p + ids.n) == (uint64_t)id[i]);
+        assert_ptr_equal(p, ids.p + ids.n);
+    }
+    ts_string_free(&s);
+}
+
 /* Entry i of the caller's flags: ours stands before them. */
 static field flag(const ts_string *s, int i, const char *name)
 {
@@ -159,8 +182,9 @@ static void test_platforms(void **state)
     ts_string tpu = ts_string_new(1 << 20), cpu = ts_string_new(1 << 20);
     assert_int_equal(ts__compile_options_for("tpu", &o, "/tmp/x", &tpu, &err), TS_OK);
     assert_int_equal(nth(flag(&tpu, 0, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 16384);
-    assert_int_equal(nth(flag(&tpu, 1, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 32768);
-    assert_memory_equal(nth(flag(&tpu, 2, "xla_dump_to"), 1, 0).p, "/tmp/x", 6);
+    assert_int_equal(nth(flag(&tpu, 1, "xla_jf_bf16_propagation"), 2, 0).v, 0);
+    assert_int_equal(nth(flag(&tpu, 2, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 32768);
+    assert_memory_equal(nth(flag(&tpu, 3, "xla_dump_to"), 1, 0).p, "/tmp/x", 6);
     assert_int_equal(ts__compile_options_for("cpu", &o, NULL, &cpu, &err), TS_OK);
     assert_int_equal(nth(flag(&cpu, 0, "xla_tpu_scoped_vmem_limit_kib"), 3, 0).v, 32768);
     assert_int_equal(count_of(whole(&cpu), 7), 2);
@@ -213,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_one),      cmocka_unit_test(test_devices),
         cmocka_unit_test(test_flags),    cmocka_unit_test(test_platforms),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory_out),
+        cmocka_unit_test(test_partitions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
