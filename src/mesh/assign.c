@@ -2,9 +2,12 @@
  *
  * In this order: factor pins (the vocabulary of take and of the cross-entropy); the primal's assignment, which is all
  * that an op of a gradient or of a recomputation gets; factors in no result (contractions), from activations; pins of
- * results; the other activations; parameters. Whatever is assigned is right, since operands are brought to the layout
+ * results; the other activations; parameters. Where activations contend, and for a table that take could read where it
+ * is stored, the bytes on the wire decide. Whatever is assigned is right, since operands are brought to the layout
  * that the assignment says: the order is about bytes on wires.
  */
+#include <math.h>
+
 #include "mesh/partition_internal.h"
 
 typedef struct turn {
@@ -76,9 +79,11 @@ static void follow_operand(turn *t, const ts_node *n, int k, which w)
     }
 }
 
-static void follow(turn *t, const ts_node *n, which w)
+/* first: the operand that comes before the others. */
+static void follow(turn *t, const ts_node *n, which w, int first)
 {
-    for (int k = 0; k < n->n_in; k++) {
+    for (int i = 0; i < n->n_in; i++) {
+        int k = i == 0 ? first : i <= first ? i - 1 : i;
         const ts_placement *at = &t->p->place[n->in[k]->id];
         bool parameter = at->param && n->op != TS_OP_adamw;
         if (!at->free && parameter == (w == PARAMETERS)) follow_operand(t, n, k, w);
@@ -99,17 +104,20 @@ static void follow_pins(turn *t, const ts_node *n)
     }
 }
 
-/* The rows of a parameter that an op reads in ranges lie where the parameter does. */
-static void follow_ranges(turn *t, const ts_node *n)
+/* The rows of a parameter that an op reads in ranges lie where the parameter does; stationary: its other dimensions
+ * stay where they are stored, too. */
+static void follow_ranges(turn *t, const ts_node *n, bool stationary)
 {
     for (int k = 0; k < n->n_in; k++) {
         const ts_placement *at = &t->p->place[n->in[k]->id];
         if (!at->param) continue;
         for (int d = 0; d < n->in[k]->type.rank; d++) {
             int factor = ts__factors_in(t->f, k)[d][0];
-            if (factor < 0 || t->f->kind[factor] != TS_FACTOR_RANGE) continue;
-            put(t, factor, at->use.axis[d], at->use.n[d]);
-            t->closed[factor] = true;
+            if (factor < 0) continue;
+            bool range = t->f->kind[factor] == TS_FACTOR_RANGE;
+            if (range || stationary) put(t, factor, at->use.axis[d], at->use.n[d]);
+            if (stationary) put(t, factor, at->spec.axis[d], at->spec.n[d]);
+            if (range) t->closed[factor] = true;
         }
     }
 }
@@ -145,6 +153,69 @@ static void follow_primal(turn *t, const ts_node *n, const ts_node *primal)
         if (n->like[k] < 0 && !p->place[n->in[k]->id].free) follow_operand(t, n, k, ACTIVATIONS);
 }
 
+/* ---- choices by cost ------------------------------------------------------------------------- */
+
+/* Bytes that a device sends to bring the operands to this assignment, and the result from it to its pin. */
+static double cost(const turn *t, const ts_node *n, uint16_t keep)
+{
+    const ts_partitioner *p = t->p;
+    double bytes = 0;
+    for (int k = 0; k < n->n_in; k++) {
+        const ts_placement *at = &p->place[n->in[k]->id];
+        ts_spec to = ts__assigned_spec(n->in[k], ts__factors_in(t->f, k), t->a);
+        to.partial = at->spec.partial & keep;
+        if (!at->free) bytes += ts__reshard_bytes(p->mesh, &n->in[k]->type, at->spec, &to);
+    }
+    for (int i = 0; i < n->n_out; i++) {
+        const int8_t (*row)[TS_ROW_MERGED] = ts__factors_out(t->f, i);
+        const ts_type *type = &n->out[i]->type;
+        if (!n->out[i]->pin) continue;
+        ts_spec has = ts__assigned_spec(n->out[i], row, t->a);
+        ts_spec pin = ts_rules_spec(p->mesh, p->rules, n->out[i]->pin->name, type, NULL);
+        has.partial = ts__lacking(t->f, t->a, row, type->rank);
+        bytes += ts__reshard_bytes(p->mesh, type, has, &pin);
+    }
+    return bytes;
+}
+
+static void in_order(turn *t, const ts_node *n, int first, bool stationary)
+{
+    follow_ranges(t, n, stationary);
+    follow(t, n, CONTRACTED, first);
+    follow_pins(t, n);
+    follow(t, n, ACTIVATIONS, first);
+    follow(t, n, PARAMETERS, first);
+}
+
+/* May operand k come first? An activation whose layout differs from that of the first one. */
+static bool contends(const turn *t, const ts_node *n, int k)
+{
+    const ts_placement *at = &t->p->place[n->in[k]->id];
+    return !at->free && !at->param && n->in[k]->type.rank > 0 && ts_spec_axes(&at->spec);
+}
+
+/* The cheapest of: each activation first, and of take: the table where it is stored. Ties go to the first. */
+static void choose(turn *t, const ts_node *n, uint16_t keep)
+{
+    ts_assignment chosen = {{0}}, tried;
+    double least = INFINITY;
+    bool table = n->op == TS_OP_take && t->p->place[n->in[0]->id].param && !t->p->o->stationary_off;
+    int candidates = n->op == TS_OP_adamw ? 1 : n->n_in > 0 ? n->n_in : 1;
+    for (int k = 0; k < candidates + table; k++) {
+        bool stationary = k == candidates;
+        if (k > 0 && !stationary && !contends(t, n, k)) continue;
+        turn next = *t;
+        tried = (ts_assignment){{0}};
+        next.a = &tried;
+        in_order(&next, n, stationary ? 0 : k, stationary);
+        double bytes = cost(&next, n, keep);
+        if (bytes >= least) continue;
+        least = bytes;
+        chosen = tried;
+    }
+    *t->a = chosen;
+}
+
 /* ---- an assignment --------------------------------------------------------------------------- */
 
 const ts_assignment *ts__assign(ts_partitioner *p, const ts_node *n, const ts_factors *f, uint16_t keep)
@@ -158,15 +229,8 @@ const ts_assignment *ts__assign(ts_partitioner *p, const ts_node *n, const ts_fa
         return a;
     }
     const ts_node *primal = primal_of(n);
-    if (primal) {
-        follow_primal(&t, n, primal);
-        return a;
-    }
-    follow_ranges(&t, n);
-    follow(&t, n, CONTRACTED);
-    follow_pins(&t, n);
-    follow(&t, n, ACTIVATIONS);
-    follow(&t, n, PARAMETERS);
+    if (primal) follow_primal(&t, n, primal);
+    else choose(&t, n, keep);
     return a;
 }
 
@@ -230,6 +294,8 @@ uint16_t ts__passing(const ts_partitioner *p, const ts_node *n, const ts_factors
     case TS_OP_mul:
     case TS_OP_div: {
         const ts_spec *x = layout(p, n->in[0]), *y = layout(p, n->in[1]);
+        ts_dtype t = n->out[0]->type.dtype;
+        if (n->op == TS_OP_div && t != TS_F32 && t != TS_BF16) return 0; /* it truncates */
         if (x->partial && !y->partial && !(x->partial & ts_spec_axes(y))) return x->partial;
         if (n->op == TS_OP_mul && y->partial && !x->partial && !(y->partial & ts_spec_axes(x)))
             return y->partial;

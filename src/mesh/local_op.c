@@ -46,8 +46,10 @@ static void make_take(ts_partitioner *p, const ts_node *n, const ts_factors *f, 
 {
     int k = range_of(f, a, ts__factors_in(f, 0));
     ts_value *local[2] = {in[0], in[1]};
+    ts_attr attr = n->attr;
+    attr.take.no_grad_row = -1; /* the gradient was taken before, and this may be no row of the local table */
     if (k >= 0) local[1] = localize(p, a, k, in[1], local_size(p, f, a, k));
-    plain(p, n, &n->attr, local, out);
+    plain(p, n, &attr, local, out);
 }
 
 /* no_grad_row is a row of the whole table. */

@@ -147,6 +147,7 @@ static void make_node(ts_partitioner *p, const ts_node *n)
         ts__mistake(&p->b, err.code, "%s", err.msg);
         return;
     }
+    if (p->hooks && p->hooks->node == n && p->hooks->row) f = *p->hooks->row;
     ts_value **in = ts__partition_alloc(p, (size_t)(n->n_in + n->n_out + 1) * sizeof *in);
     uint16_t keep = in ? ts__passing(p, n, &f) : 0;
     const ts_assignment *a = in ? ts__assign(p, n, &f, keep) : NULL;

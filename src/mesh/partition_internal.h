@@ -16,6 +16,7 @@ typedef struct ts_partition_hooks {
     const ts_spec *in_spec;      /* [inputs]; NULL: as the rules say */
     const ts_node *node;         /* gets exactly this assignment, as far as partial sums that pass leave its axes free */
     const ts_assignment *force;
+    const ts_factors *row;       /* NULL: the node's own; a wrong one shows that the proof sees it */
     bool keep_out;               /* outputs stay as they come, partial ones too: ts_partition.out says how */
     bool *passed;                /* did a partial sum pass through the node? NULL: not asked */
 } ts_partition_hooks;
