@@ -24,6 +24,8 @@ static const char help[] =
     "it. Ctrl-C saves and stops, a second one ends at once; SIGTERM, or a terminal that closes\n"
     "(SIGHUP), saves and stops; SIGUSR1 saves and goes on. Who leaves the pipe stops the run, saved.\n\n"
     "example:\n" CLI_FIRST_RUN
+    "\non a mesh, here of 16 virtual devices, add (docs/mesh.md has more):\n"
+    "  cpu_devices=16 ici_fsdp_parallelism=4 ici_tensor_parallelism=4\n"
     "\nexit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 4 no device or plugin, 5 a plugin\n"
     "that hangs, 6 not finite, 75 SIGTERM, 129 SIGHUP, 130 Ctrl-C\n";
 

@@ -449,7 +449,7 @@ ts_status ts__config_place(ts_config *c, int64_t devices, const int64_t *torus, 
     memcpy(c->torus, sides, sizeof c->torus);
     ts_config *owner = l->c;
     l->c = c;
-    l->virtual_devices = !n_torus && devices == c->cpu_devices && !*c->compile_topology;
+    l->virtual_devices = !n_torus && devices == c->cpu_devices;
     ts__problems_clear(l);
     place(l, true);
     ts_status status = ts__problems_report(l, err);
