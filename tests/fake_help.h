@@ -47,7 +47,8 @@ static inline void fault_none(void)
     static const char *const names[] = {
         "FAIL",     "ABORT",     "EXIT",     "HANG",        "EVENT_FAIL", "MISSING", "API",
         "SIZE",     "STABLEHLO", "NO_GRAPH", "NO_PROFILER", "DEVICES",    "ORDER",   "LOG",
-        "TOPOLOGY", "PLATFORM",  "VERSION",  "SLOW_MS",     "ODD",        "KIND",    "DUMP"};
+        "TOPOLOGY", "PLATFORM",  "VERSION",  "SLOW_MS",     "ODD",        "KIND",    "DUMP",
+        "LIE",      "LAG"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char variable[80];
         snprintf(variable, sizeof variable, "FAKE_PJRT_%s", names[i]);

@@ -37,6 +37,11 @@ static int xla_devices(const ts_engine *e)
     return ((const ts_xla *)e)->n_devices;
 }
 
+static int xla_device_id(const ts_engine *e, int device)
+{
+    return ((const ts_xla *)e)->id[device];
+}
+
 static void xla_stats(const ts_executable *x, ts_exec_stats *out)
 {
     *out = ((const ts_xla_executable *)x)->stats;
@@ -239,4 +244,6 @@ const ts_engine_vtable ts_xla_engine = {
     .profile = xla_profile,
     .trace_begin = ts__xla_trace_begin,
     .trace_end = ts__xla_trace_end,
+    .device_id = xla_device_id,
+    .wait_each = ts__xla_wait_each,
 };

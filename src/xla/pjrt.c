@@ -93,6 +93,7 @@ static const struct {
     NEEDED(PJRT_Error_GetCode),
     NEEDED(PJRT_Event_Destroy),
     NEEDED(PJRT_Event_Await),
+    NEEDED(PJRT_Event_IsReady),
     NEEDED(PJRT_Client_Create),
     NEEDED(PJRT_Client_Destroy),
     NEEDED(PJRT_Client_PlatformName),

@@ -114,6 +114,7 @@ ts_status ts__xla_serialize(ts_executable *x, void **bytes, size_t *n, ts_error 
 ts_status ts__xla_execute(ts_executable *x, ts_buffer *const *in, ts_buffer *const *out,
                           ts_error *err);
 ts_status ts__xla_wait(ts_executable *x, ts_error *err);
+ts_status ts__xla_wait_each(ts_executable *x, double *done, ts_error *err);
 ts_status ts__xla_trace_begin(ts_engine *e, ts_error *err);
 ts_status ts__xla_trace_end(ts_engine *e, const char *path, ts_error *err);
 void ts__xla_trace_drop(ts_xla *e);

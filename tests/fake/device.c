@@ -162,12 +162,12 @@ PJRT_Error *fake_TopologyDescription_Attributes(PJRT_TopologyDescription_Attribu
 
 /* ---- clients ------------------------------------------------------------------------------------ */
 
-PJRT_Error *fake_engine_open(ts_engine **out)
+PJRT_Error *fake_engine_open(int devices, ts_engine **out)
 {
     ts_error err = {0};
     ts_engine_options o = {.struct_size = sizeof o,
                            .name = "cpu",
-                           .devices = 1,
+                           .devices = devices,
                            .threads = (int)fake_number("FAKE_PJRT_THREADS", 1)};
     return ts_engine_open(&o, out, &err) == TS_OK ? NULL : fake_status_error(&err);
 }
@@ -215,7 +215,7 @@ PJRT_Error *fake_Client_Create(PJRT_Client_Create_Args *a)
     TS_ASSERT(c->device && c->all && c->addressable);
     grid[0] = n > 0 ? n : 1;
     e = fake_topology_make("fake client", grid, &c->topology);
-    if (!e) e = fake_engine_open(&c->engine);
+    if (!e) e = fake_engine_open(1, &c->engine);
     if (e) {
         client_free(c);
         return e;

@@ -2,7 +2,8 @@
  *
  * As on a real device a donated input is gone the moment the execute is accepted, even when the program then fails;
  * its results carry the error, and so does everything that is computed from them. An execute that is refused
- * leaves its inputs as they were. Replicas run one after the other: programs have no collectives here.
+ * leaves its inputs as they were. Replicas run one after the other, or, where the graph has a mesh, in the lockstep of
+ * an engine with as many devices. A buffer is lent to the engine that runs: all of them have the host's memory.
  */
 #include "fake/fake.h"
 
@@ -12,6 +13,7 @@
 typedef struct fake_run {
     fake_program *program;
     int n_in, n_out, devices;
+    int *replica; /* [devices]: of each list of buffers */
     fake_storage **in, **out; /* [devices × n], one reference each */
     fake_storage **
         copy; /* [devices × n_out]: where an input that may not be donated is copied from; or NULL */
@@ -31,18 +33,27 @@ static void run_free(fake_run *r)
     ts_free(r->in);
     ts_free(r->out);
     ts_free(r->copy);
+    ts_free(r->replica);
     ts_free(r);
 }
 
 /* ---- on the device thread ------------------------------------------------------------------------ */
 
-static ts_status run_device(const fake_run *r, int d, ts_error *err)
+static ts_buffer *lend(const fake_run *r, const fake_storage *s, int device)
 {
-    ts_buffer *in[r->n_in + 1], *out[r->n_out + 1];
-    for (int k = 0; k < r->n_in; k++) in[k] = r->in[d * r->n_in + k]->data;
+    s->data->engine = r->program->engine;
+    s->data->device = device;
+    return s->data;
+}
+
+/* One list's buffers, for this device of the engine. */
+static ts_status fill(const fake_run *r, int d, int device, ts_buffer **in, ts_buffer **out,
+                      ts_error *err)
+{
+    for (int k = 0; k < r->n_in; k++) in[k] = lend(r, r->in[d * r->n_in + k], device);
     for (int k = 0; k < r->n_out; k++) {
         const fake_storage *from = r->copy[d * r->n_out + k], *to = r->out[d * r->n_out + k];
-        out[k] = to->data;
+        out[k] = lend(r, to, device);
         if (!from) continue;
         void *bytes = ts_alloc(to->bytes);
         if (!bytes) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "no memory for a copy");
@@ -52,9 +63,28 @@ static ts_status run_device(const fake_run *r, int d, ts_error *err)
         TS_TRY(status);
         in[r->program->graph->output[k].replaces] = to->data;
     }
+    return TS_OK;
+}
+
+static ts_status run_replicas(const fake_run *r, ts_error *err)
+{
     ts_executable *x = r->program->executable;
-    TS_TRY(ts_execute(x, in, out, err));
-    return ts_wait(x, err);
+    const bool together = x->engine->vtable->devices(x->engine) > 1;
+    ts_buffer **in = ts_alloc_zero((size_t)(r->devices * r->n_in + 1) * sizeof *in);
+    ts_buffer **out = ts_alloc_zero((size_t)(r->devices * r->n_out + 1) * sizeof *out);
+    ts_status status = TS_OK;
+    TS_ASSERT(in && out);
+    for (int d = 0; d < r->devices && status == TS_OK; d++) {
+        const int device = together ? r->replica[d] : 0;
+        status = fill(r, d, device, in + device * r->n_in, out + device * r->n_out, err);
+        if (status == TS_OK && (!together || d == r->devices - 1)) {
+            status = ts_execute(x, in, out, err);
+            if (status == TS_OK) status = ts_wait(x, err);
+        }
+    }
+    ts_free(in);
+    ts_free(out);
+    return status;
 }
 
 static void run(fake_task *t, fake_problem *p)
@@ -66,9 +96,8 @@ static void run(fake_task *t, fake_problem *p)
             return;
         }
     ts_error err = {0};
-    ts_status status = TS_OK;
     pthread_mutex_lock(&engine_lock);
-    for (int d = 0; d < r->devices && status == TS_OK; d++) status = run_device(r, d, &err);
+    ts_status status = run_replicas(r, &err);
     pthread_mutex_unlock(&engine_lock);
     if (status == TS_OK) return;
     p->code = status;
@@ -135,7 +164,8 @@ static fake_run *run_new(fake_program *p)
     r->in = ts_alloc_zero((size_t)(r->devices * r->n_in) * sizeof *r->in);
     r->out = ts_alloc_zero((size_t)(r->devices * r->n_out) * sizeof *r->out);
     r->copy = ts_alloc_zero((size_t)(r->devices * r->n_out) * sizeof *r->copy);
-    TS_ASSERT(r->in && r->out && r->copy);
+    r->replica = ts_alloc_zero((size_t)r->devices * sizeof *r->replica);
+    TS_ASSERT(r->in && r->out && r->copy && r->replica);
     pthread_mutex_lock(&fake_lock);
     p->references++;
     pthread_mutex_unlock(&fake_lock);
@@ -147,6 +177,7 @@ static PJRT_Error *bind(const PJRT_LoadedExecutable_Execute_Args *a, fake_run *r
 {
     const ts_graph *g = r->program->graph;
     PJRT_Device *device = a->executable->device[d];
+    while (r->program->device_id[r->replica[d]] != device->description.id) r->replica[d]++;
     for (int k = 0; k < r->n_in; k++) {
         r->in[d * r->n_in + k] = a->argument_lists[d][k]->storage;
         fake_storage_take(r->in[d * r->n_in + k]);
@@ -204,6 +235,8 @@ PJRT_Error *fake_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *a)
     for (int d = 0; d < r->devices; d++) {
         if (a->device_complete_events) {
             a->device_complete_events[d] = t->event[d];
+            if (fake_number("FAKE_PJRT_LAG", -1) == a->executable->device[d]->description.id)
+                t->lags = d + 1;
             continue;
         }
         PJRT_Event_Destroy_Args gone = {.struct_size = PJRT_Event_Destroy_Args_SIZE,

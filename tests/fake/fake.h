@@ -27,10 +27,12 @@
  *                               FAKE_PJRT_KIND=text, its devices' kind ("Fake device"); "nowhere": without coordinates
  *   FAKE_PJRT_DUMP=file         takes xla_dump_to, which else is an unknown option, and writes this file's text there
  *                               as the optimized program
+ *   FAKE_PJRT_LIE=3             the device with this id tells the last number of every f32 buffer wrong
+ *   FAKE_PJRT_LAG=3             of each execute, the device with this id ends 40 ms after the others
  *   FAKE_PJRT_SLOW_MS=50        each execute takes at least this long
  *   FAKE_PJRT_THREADS=1         of the CPU engine
  *   FAKE_PJRT_LOG=file          a line for each call, in order, and for the end of each piece of device work
- * Not here: collectives (the CPU engine has them later), several processes.
+ * Not here: several processes.
  */
 #ifndef FAKE_H
 #define FAKE_H
@@ -100,7 +102,7 @@ struct PJRT_Device {
     int local;
 };
 struct PJRT_Client {
-    ts_engine *engine; /* one CPU engine for all devices: they run one after the other */
+    ts_engine *engine; /* one CPU engine for all devices: they run one after the other, where no mesh joins them */
     PJRT_Device *device;
     PJRT_Device **all, **addressable;
     int n;
@@ -120,7 +122,7 @@ struct PJRT_TopologyDescription {
     PJRT_NamedValue attribute[1];
 };
 PJRT_Device *fake_device_by_id(PJRT_Client *c, int id);
-PJRT_Error *fake_engine_open(ts_engine **out);
+PJRT_Error *fake_engine_open(int devices, ts_engine **out);
 /* A grid's descriptions; x · y · z = n, hosts of 2 × 2. */
 PJRT_Error *fake_topology_make(const char *name, const int64_t grid[3], PJRT_TopologyDescription **out);
 
@@ -162,6 +164,8 @@ typedef struct fake_task {
     bool now; /* on the caller's thread */
     fake_problem injected;
     int slow_ms;
+    int lags;  /* 1 + which of the events comes later than the others; 0: none */
+    bool lies; /* a download of a device that shall tell a number wrong */
 } fake_task;
 PJRT_Error *fake_task_new(const char *name, int n_event, fake_task **out);
 void fake_queue_add(PJRT_Client *c, fake_task *t);
@@ -175,7 +179,7 @@ typedef struct fake_program {
     char *text; /* the graph's */
     size_t n_text;
     ts_engine *engine;
-    bool owns_engine; /* compiled for a topology: no client */
+    bool owns_engine; /* compiled for a topology, so without a client; or for a mesh, with a device for each replica */
     ts_executable *executable;
     int replicas, device_id[FAKE_MAX_DEVICES];
     ts_exec_stats stats;

@@ -75,17 +75,18 @@ static PJRT_Error *extract(const PJRT_Program *in, fake_program *p, size_t *dona
 static PJRT_Error *build(fake_program *p, PJRT_Client *c)
 {
     ts_error err = {0};
-    PJRT_Error *e = NULL;
-    if (c)
+    if (ts_graph_parse(p->text, p->n_text, &p->graph, &err) != TS_OK ||
+        ts_graph_verify(p->graph, &err) != TS_OK)
+        return fake_status_error(&err);
+    bool meshed = p->graph->n_axis > 0 && p->replicas > 1;
+    if (c && !meshed)
         p->engine = c->engine;
     else {
-        e = fake_engine_open(&p->engine);
-        p->owns_engine = !e;
+        PJRT_Error *e = fake_engine_open(meshed ? p->replicas : 1, &p->engine);
+        if (e) return e;
+        p->owns_engine = true;
     }
-    if (e) return e;
-    if (ts_graph_parse(p->text, p->n_text, &p->graph, &err) != TS_OK ||
-        ts_graph_verify(p->graph, &err) != TS_OK ||
-        ts_compile(p->engine, p->graph, &p->executable, &err) != TS_OK)
+    if (ts_compile(p->engine, p->graph, &p->executable, &err) != TS_OK)
         return fake_status_error(&err);
     p->executable->vtable->stats(p->executable, &p->stats);
     return NULL;

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <time.h>
 
+enum { LAG_MS = 40 };
+
 PJRT_Error *fake_task_new(const char *name, int n_event, fake_task **out)
 {
     fake_task *t = ts_alloc_zero(sizeof *t);
@@ -42,7 +44,12 @@ static void do_task(fake_task *t)
     if (p.code && t->storage && strcmp(t->name, "upload") == 0) t->storage->problem = p;
     if (t->finish) t->finish(t, &p);
     fake_storage_drop(t->storage);
-    for (int i = 0; i < t->n_event; i++) fake_event_set(t->event[i], &p);
+    for (int i = 0; i < t->n_event; i++)
+        if (i != t->lags - 1) fake_event_set(t->event[i], &p);
+    if (t->lags) {
+        sleep_ms(LAG_MS);
+        fake_event_set(t->event[t->lags - 1], &p);
+    }
     ts_free(t->event);
     ts_free(t);
 }

@@ -240,12 +240,43 @@ static void a_refusal(void **unused)
     rig_free(&r);
 }
 
+/* A device that ends later than the others is told from them, by its own number in whatever order they are listed. */
+static void each_has_its_end(void **unused)
+{
+    (void)unused;
+    static const char *const order[] = {"", "reversed"};
+    for (int k = 0; k < 2; k++) {
+        double done[4] = {0};
+        ts_error err = {0};
+        fault_none();
+        fault("DEVICES", "4");
+        fault("ORDER", order[k]);
+        rig r = rig_new(4);
+        assert_int_equal(r.engine->vtable->device_id(r.engine, 2), k ? 100002 : 2);
+        fault("LAG", k ? "100002" : "2");
+        double began = ts_clock_seconds();
+        assert_int_equal(ts_execute(r.x, r.in, r.out, &err), TS_OK);
+        assert_int_equal(r.engine->vtable->wait_each(r.x, done, &err), TS_OK);
+        for (int d = 0; d < 4; d++) {
+            if (done[d] < began || done[d] > ts_clock_seconds()) fail_msg("device %d: %g", d, done[d]);
+            if (d != 2 && done[2] - done[d] < 0.03) fail_msg("device %d: %g s", d, done[2] - done[d]);
+            expect_w(&r, d, 1);
+        }
+        assert_int_equal(r.engine->vtable->wait_each(r.x, done, &err), TS_OK); /* nothing to wait for */
+        fault("EVENT_FAIL", "2");
+        assert_int_equal(ts_execute(r.x, r.in, r.out, &err), TS_OK);
+        expect_error(r.engine->vtable->wait_each(r.x, done, &err), TS_INTERNAL, &err,
+                     "execute 2 of small failed: the device was lost in execute 2");
+        rig_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(device_order),  cmocka_unit_test(odd_assignments),
         cmocka_unit_test(two_in_flight), cmocka_unit_test(a_failure_in_flight),
-        cmocka_unit_test(a_refusal),
+        cmocka_unit_test(a_refusal),     cmocka_unit_test(each_has_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
