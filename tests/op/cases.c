@@ -36,7 +36,7 @@ static int build_linear_xent_grad(ts_builder *b, const test_case *c, ts_value **
 }
 
 /* x, w, ids, dy? → y, or dx and dw; the offsets are those of ids in order. */
-static int build_grouped(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
+int build_grouped(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
 {
     const bool back = c->op == TS_OP_grouped_dot_grad;
     ts_value *token, *assignment, *offsets;

@@ -87,6 +87,8 @@ struct test_case {
 
 extern const test_case test_cases[];
 extern const int test_case_count;
+/* grouped_dot and its gradient, with the offsets of ids. */
+int build_grouped(ts_builder *b, const test_case *c, ts_value **in, ts_value **out);
 
 /* ---- running --------------------------------------------------------------------------------- */
 
