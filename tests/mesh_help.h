@@ -13,6 +13,7 @@
 
 #include "exec/engine.h"
 #include "mesh/partition_internal.h"
+#include "slow.h"
 
 static inline ts_mesh mesh_of(int64_t data, int64_t fsdp, int64_t tensor, int64_t K, int64_t G)
 {
@@ -27,7 +28,12 @@ static inline ts_engine *mesh_engine(const char *name, int devices)
 {
     ts_engine *e = NULL;
     ts_error err = {0};
-    ts_engine_options o = {.struct_size = sizeof o, .name = name, .devices = devices};
+    const char *quick = TEST_QUICK_XLA;
+    ts_engine_options o = {.struct_size = sizeof o,
+                           .name = name,
+                           .devices = devices,
+                           .xla_flag = &quick,
+                           .n_xla_flag = strcmp(name, "xla") == 0 && test_is_slow()};
     if (ts_engine_open(&o, &e, &err) != TS_OK) fail_msg("%s", err.msg);
     return e;
 }

@@ -6,10 +6,12 @@
  */
 #include "mesh_help.h"
 
+#include "slow.h"
 #include "train/program.h"
+#include "xla/plugin.h"
 
 static const ts_model_config llama = {.arch = TS_ARCH_LLAMA,
-                                      .vocab = 48,
+                                      .vocab = 512, /* large: the embedding stays where it is stored */
                                       .hidden = 32,
                                       .ffn = 64,
                                       .layers = 3,
@@ -82,7 +84,9 @@ static void fill(const ts_graph *g, int i, int64_t vocab, void *out)
     for (int64_t k = 0; k < n; k++) {
         uint32_t h = hash((uint32_t)(i * 100003 + k));
         double u = (double)(h >> 8) / (1 << 24);
-        if (v->type.dtype == TS_I32) ((int32_t *)out)[k] = labels && k % 7 == 3 ? -100 : (int32_t)(h % (uint32_t)vocab);
+        if (strcmp(v->name, "positions") == 0) ((int32_t *)out)[k] = (int32_t)(k % 5);
+        else if (strcmp(v->name, "segments") == 0) ((int32_t *)out)[k] = (int32_t)(k / 5 % 4);
+        else if (v->type.dtype == TS_I32) ((int32_t *)out)[k] = labels && k % 7 == 3 ? -100 : (int32_t)(h % (uint32_t)vocab);
         else if (strcmp(v->name, "rope.cos") == 0) ((float *)out)[k] = (float)cos(6.28 * u);
         else if (strcmp(v->name, "rope.sin") == 0) ((float *)out)[k] = (float)sin(6.28 * u);
         else if (strstr(v->name, "norm")) ((float *)out)[k] = (float)(0.5 + u);
@@ -161,21 +165,22 @@ static ts_partition *partition(const ts_graph *g, const ts_model_config *m, cons
     return p;
 }
 
-static void compare(const char *engine, const char *name, const ts_model_config *m, int64_t sequence,
-                    const mesh_case *c, int n)
+static void compare_with(const char *engine, const char *name, const ts_program_options *o,
+                         const mesh_case *c, int n)
 {
+    const ts_model_config *m = o->model;
+    long long sequence = (long long)o->sequence;
     ts_graph *g = NULL;
     ts_error err = {0};
-    ts_program_options o = options(m, sequence);
-    if (ts_program_probe(&o, &g, &err) != TS_OK) fail_msg("%s", err.msg);
+    if (ts_program_probe(o, &g, &err) != TS_OK) fail_msg("%s", err.msg);
     values in = inputs_of(g, m->vocab), want = run("cpu", g, NULL, &in);
     for (int i = 0; i < n; i++) {
         const char *where = "";
         ts_partition *p = partition(g, m, &c[i]);
         values have = run(engine, g, p, &in);
         double e = worst_error(g, &have, &want, &where);
-        printf("%-4s %-8s S=%lld %lldx%lldx%lld: %.1e %s\n", engine, name, (long long)sequence,
-               (long long)c[i].data, (long long)c[i].fsdp, (long long)c[i].tensor, e, where);
+        printf("%-4s %-8s S=%lld %lldx%lldx%lld: %.1e %s\n", engine, name, sequence, (long long)c[i].data,
+               (long long)c[i].fsdp, (long long)c[i].tensor, e, where);
         assert_true(e <= 1e-5);
         free_values(&have);
         ts_partition_free(p);
@@ -183,6 +188,29 @@ static void compare(const char *engine, const char *name, const ts_model_config 
     free_values(&in);
     free_values(&want);
     ts_graph_free(g);
+}
+
+static void compare(const char *engine, const char *name, const ts_model_config *m, int64_t sequence,
+                    const mesh_case *c, int n)
+{
+    ts_program_options o = options(m, sequence);
+    compare_with(engine, name, &o, c, n);
+}
+
+/* What backward keeps, layers as repeats or one behind the other, packed rows: the partitioner sees other graphs. */
+static void variants_are_equal(void **state)
+{
+    static const mesh_case c[] = {{2, 2, 2}, {1, 2, 4}};
+    static const char *const name[] = {"none", "full", "minimal"};
+    (void)state;
+    for (int remat = 0; remat < 3; remat++)
+        for (int scan = 0; scan < 2; scan++) {
+            ts_program_options o = options(&llama, 16);
+            o.remat = (ts_remat)remat;
+            o.scan_layers = scan;
+            o.packed = true;
+            compare_with("cpu", name[remat], &o, c, 2);
+        }
 }
 
 static void equal_on_cpu(void **state)
@@ -193,8 +221,24 @@ static void equal_on_cpu(void **state)
     compare("cpu", "awkward", &awkward, 12, meshes, MESHES);
 }
 
+/* The last eight: from 4 to 16 devices. */
+static void equal_on_xla(void **state)
+{
+    char path[4096];
+    ts_error err = {0};
+    (void)state;
+    if (ts__plugin_find("cpu", path, sizeof path, &err) != TS_OK) {
+        printf("SKIP: %s\n", err.msg);
+        skip();
+    }
+    int first = MESHES - 8, n = test_is_slow() ? 1 : 8;
+    compare("xla", "llama", &llama, 16, meshes + first, n);
+    compare("xla", "awkward", &awkward, 12, meshes + first, n);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_on_cpu)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_on_cpu), cmocka_unit_test(variants_are_equal),
+                                       cmocka_unit_test(equal_on_xla)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
