@@ -374,6 +374,54 @@ static void frozen_weights_cost_nothing(void **state)
     assert_int_equal(dots_of_llama(0, TS_REMAT_MINIMAL), 21);
 }
 
+/* A value that is several operands of one op: its products with itself and attention over it, in a repeat. */
+static int alone(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
+{
+    const ts_dot_dims d = {1, 1, {0}, {0}, {2}, {2}};
+    const ts_attention_options o = {.causal = true};
+    ts_value *h;
+    (void)c;
+    ts_repeat *r = ts_repeat_begin(b, 2, false, &in[0], 1, NULL, 0, &h, NULL);
+    ts_value *q = ts_reshape(b, h, TS_DIMS({NULL, 2}, {NULL, 3}, {NULL, 1}, {NULL, 1}, {NULL, 4}));
+    ts_value *k = ts_reshape(b, h, TS_DIMS({NULL, 2}, {NULL, 3}, {NULL, 1}, {NULL, 4}));
+    ts_value *a = ts_attention(b, q, k, k, NULL, &o, NULL);
+    ts_value *s = ts_dot(b, h, h, &d, ts_type_of(h)->dtype); /* [2,3,3] */
+    ts_value *sum = ts_reduce_sum(b, s, TS_INTS(2));
+    ts_value *next = ts_tanh(b, ts_mul(b, ts_reshape(b, a, ts_type_of(h)->dim, 3),
+                                       ts_broadcast(b, sum, ts_type_of(h)->dim, 3, TS_INTS(0, 1))));
+    ts_repeat_end(b, r, &next, NULL, NULL, 0, out);
+    return 1;
+}
+
+static void like_is(const ts_region *r, ts_op op, const int8_t *like, int *found)
+{
+    for (const ts_node *n = r->first; n; n = n->next) {
+        *found += n->op == op && n->like &&
+                  memcmp(n->like, like, (size_t)(n->n_in + n->n_out)) == 0;
+        if (n->body) like_is(n->body, op, like, found);
+    }
+}
+
+static void one_value_as_two_operands(void **state)
+{
+    static const int8_t product[2][3] = {{2, 1, 0}, {2, 0, 1}};
+    static const int8_t attention[] = {0, 1, 2, 3, 4, 3, 0, 1, 2};
+    const test_case c = {.text = "alone", .op = TS_OP_repeat, IN(X(2, 3, 4)), .build = alone,
+                         .fwd = 1e-5, .fwd16 = 5e-2, .grad = 1e-4, .grad16 = 2e-1};
+    (void)state;
+    assert_int_equal(test_case_run(engine, &c, TS_F32, true), 0);
+    for (int remat = TS_REMAT_NONE; remat <= TS_REMAT_MINIMAL; remat++) {
+        ts_error err = {0};
+        ts_graph *g = test_graph(&c, TS_F32, true, (ts_remat)remat, &err);
+        assert_non_null(g);
+        int found[3] = {0};
+        for (int i = 0; i < 2; i++) like_is(g->top, TS_OP_dot, product[i], &found[i]);
+        like_is(g->top, TS_OP_attention_grad, attention, &found[2]);
+        for (int i = 0; i < 3; i++) assert_int_equal(found[i], 1);
+        ts_graph_free(g);
+    }
+}
+
 /* The gradient of what the loss does not depend on is zero, of its type; an integer path gives
  * none. */
 static int ignores(ts_builder *b, const test_case *c, ts_value **in, ts_value **out)
@@ -471,6 +519,7 @@ int main(void)
         cmocka_unit_test(repeats_by_hand),
         cmocka_unit_test(a_llama_block),
         cmocka_unit_test(frozen_weights_cost_nothing),
+        cmocka_unit_test(one_value_as_two_operands),
         cmocka_unit_test(independent_values_get_zeros),
         cmocka_unit_test(gradients_accumulate_inside_a_repeat),
         cmocka_unit_test(random_graphs),
