@@ -68,6 +68,9 @@ typedef struct ts_engine_vtable {
     /* One line for people: "cpu: 2 threads, avx512_bf16 (…)". Until close. */
     const char *(*describe)(const ts_engine *e);
     int (*devices)(const ts_engine *e);
+    /* The torus that the devices form, in the order of their numbers: dimensions, major first, and how many; 0: none.
+     * NULL: none. */
+    int (*torus)(const ts_engine *e, int64_t size[TS_MAX_RANK]);
     /* The graph is borrowed until the executable is freed. FAILED_PRECONDITION when its mesh has another number of
      * devices than the engine; a graph without a mesh runs on each of them. */
     ts_status (*compile)(ts_engine *e, const ts_graph *g, ts_executable **out, ts_error *err);

@@ -133,7 +133,8 @@ ts_status ts__open_chosen(const ts_config *c, const ts_engine_choice *choice, ts
     ts_error why = {0};
     ts_engine_options o = {.struct_size = sizeof o,
                            .name = choice->engine,
-                           .devices = (int)c->devices,
+                           .devices =
+                               (int)ts__config_run_devices(c, choice->engine, choice->plugin),
                            .threads = (int)c->threads,
                            .plugin = choice->plugin,
                            .precision = c->matmul_precision,
@@ -145,9 +146,26 @@ ts_status ts__open_chosen(const ts_config *c, const ts_engine_choice *choice, ts
     return choice->plugin ? explain(choice, &why, err) : TS_ERROR(err, status, "%s", why.msg);
 }
 
+ts_status ts__place_on(const ts_config *c, ts_engine *e, const ts_model_config *model,
+                       ts_config *out, ts_error *err)
+{
+    int64_t torus[TS_MAX_RANK];
+    int n = e->vtable->torus ? e->vtable->torus(e, torus) : 0;
+    *out = *c;
+    ts__config_heads(out, model);
+    return ts__config_place(out, e->vtable->devices(e), torus, n, err);
+}
+
 ts_status ts__open_engine(const ts_config *c, ts_engine **out, ts_error *err)
 {
     ts_engine_choice choice;
     ts__choose_engine(c, "", &choice);
     return ts__open_chosen(c, &choice, out, err);
+}
+
+ts_status ts__open_placed(const ts_config *c, const ts_model_config *model, ts_config *placed,
+                          ts_engine **out, ts_error *err)
+{
+    TS_TRY(ts__open_engine(c, out, err));
+    return ts__place_on(c, *out, model, placed, err);
 }

@@ -22,7 +22,12 @@ const char *ts__engine_note(const ts_config *c, const ts_engine_choice *choice, 
 /* A plugin or device that is missing is UNAVAILABLE, with what to do. */
 TS_MUST_CHECK ts_status ts__open_chosen(const ts_config *c, const ts_engine_choice *choice,
                                         ts_engine **out, ts_error *err);
-/* Both at once, on this machine. */
+/* The configuration on the devices that the engine has: a copy, to live no longer than c. */
+TS_MUST_CHECK ts_status ts__place_on(const ts_config *c, ts_engine *e, const ts_model_config *model,
+                                     ts_config *out, ts_error *err);
+/* Chosen and opened, on this machine; and the configuration placed on it. */
 TS_MUST_CHECK ts_status ts__open_engine(const ts_config *c, ts_engine **out, ts_error *err);
+TS_MUST_CHECK ts_status ts__open_placed(const ts_config *c, const ts_model_config *model,
+                                        ts_config *placed, ts_engine **out, ts_error *err);
 
 #endif

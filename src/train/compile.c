@@ -63,16 +63,6 @@ static ts_status check_file(const ts_config *c, ts_error *err)
     return status == TS_OK ? TS_OK : ts__error_context(err, "compiled_trainstep_file");
 }
 
-static void say_idle(const ts_config *c, const ts_topology *t)
-{
-    if (t->devices <= c->devices) return;
-    ts_log(TS_LOG_WARNING,
-           "%s has %d devices and this configuration uses %lld: the program is compiled for %lld, the "
-           "other %lld would be idle",
-           t->name, t->devices, (long long)c->devices, (long long)c->devices,
-           (long long)(t->devices - c->devices));
-}
-
 /* Of the data only this much goes into the program, and the keys tell it. */
 static void say_assumed(const ts_config *c)
 {
@@ -84,44 +74,62 @@ static void say_assumed(const ts_config *c)
                : "rows without segments (one file, no packing)");
 }
 
-static ts_status compile_graph(const ts_config *c, const ts_topology *t, const ts_graph *g,
-                               ts_aot_report *out, ts_error *err)
+static ts_status compile_placed(const ts_config *c, const ts_topology *t, const ts_placed *p,
+                                ts_aot_report *out, ts_error *err)
 {
     char plugin[4096];
     ts_aot_job job = {.struct_size = sizeof job,
                       .plugin = plugin,
                       .topology = t,
-                      .replicas = (int)c->devices,
-                      .graph = g,
+                      .replicas = ts_placed_devices(p),
+                      .graph = p->graph,
                       .flag = c->xla_flags.item,
                       .n_flag = (int)c->xla_flags.n,
                       .dump_to = c->xla_dump_to,
                       .save_to = c->compiled_trainstep_file};
+    ts_sharding sharding;
+    if (p->automatic) {
+        sharding = ts_placed_sharding(p);
+        job.sharding = &sharding;
+    }
     if (!ts__precision_parse(c->matmul_precision, &job.precision))
         return TS_ERROR(err, TS_INVALID_ARGUMENT, "matmul_precision=%s is not known",
                         c->matmul_precision);
-    if (t->devices < c->devices)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "compile_topology=%s has %d devices; this configuration needs %lld", t->name,
-                        t->devices, (long long)c->devices);
     TS_TRY(find_plugin(c, t, plugin, sizeof plugin, err));
-    say_idle(c, t);
     say_assumed(c);
     return ts__aot_compile(&job, out, err);
 }
 
-ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err)
+/* All devices of the topology run the step, the model's head counts known by now. */
+static ts_status place(const ts_config *c, const ts_topology *t, const ts_model_config *model,
+                       ts_config *out, ts_error *err)
+{
+    *out = *c;
+    TS_ASSERT(c->devices == t->devices);
+    if (!*c->model_path) return TS_OK;
+    ts__config_heads(out, model);
+    return ts__config_place(out, c->devices, c->torus, c->n_torus, err);
+}
+
+ts_status ts_aot_compile(const ts_config *given, ts_aot_report *out, ts_error *err)
 {
     double start = ts_clock_seconds();
     ts_topology t;
     ts_model_config model;
+    ts_config c;
     ts_graph *g;
+    ts_placed placed;
     memset(out, 0, sizeof *out);
-    TS_TRY(find_topology(c, &t, err));
-    TS_TRY(check_file(c, err));
-    TS_TRY(ts__read_model(c, &model, err));
-    TS_TRY(ts__build_train(c, &model, &g, err));
-    ts_status status = compile_graph(c, &t, g, out, err);
+    TS_TRY(find_topology(given, &t, err));
+    TS_TRY(check_file(given, err));
+    TS_TRY(ts__read_model(given, &model, err));
+    TS_TRY(place(given, &t, &model, &c, err));
+    TS_TRY(ts__build_train(&c, &model, &g, err));
+    ts_status status = ts_place(&c, g, TS_PLACE_TRAIN, &placed, err);
+    if (status == TS_OK) {
+        status = compile_placed(&c, &t, &placed, out, err);
+        ts_placed_free(&placed);
+    }
     ts_graph_free(g);
     out->total_seconds = ts_clock_seconds() - start;
     return status;

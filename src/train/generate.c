@@ -8,9 +8,11 @@
 #include "train/sampler.h"
 
 struct ts_generator {
+    ts_config config; /* on the engine's devices; lives no longer than the one it was opened with */
     ts_engine *engine;
     ts_source source;
     ts_graph *graph; /* lists the parameters */
+    ts_placed placed;
     ts_state *state;
     ts_sampler *sampler;
     bool strangers; /* ids without text were shown: said once */
@@ -31,11 +33,12 @@ static ts_status open_all(ts_generator *g, const ts_config *c, const char *model
                             .accumulation = 1,
                             .scan_layers = true};
     TS_TRY(ts_program_logits(&o, &g->graph, err));
-    TS_TRY(ts__open_engine(c, &g->engine, err));
-    TS_TRY(ts_state_new(g->engine, g->graph, &g->state, err));
+    TS_TRY(ts__open_placed(c, &g->source.model, &g->config, &g->engine, err));
+    TS_TRY(ts_place(&g->config, g->graph, TS_PLACE_SAMPLE, &g->placed, err));
+    TS_TRY(ts_state_place(g->engine, &g->placed, &g->state, err));
     TS_TRY(ts_state_load(g->state, g->source.tensors, err));
-    return ts_sampler_new(g->engine, &g->source.model, g->state, c->compute_dtype, &g->sampler,
-                          err);
+    return ts_sampler_new(g->engine, &g->source.model, g->state, c->compute_dtype, &g->config,
+                          &g->sampler, err);
 }
 
 ts_status ts_generator_open(const ts_config *c, const char *model, ts_generator **out,
@@ -57,6 +60,7 @@ void ts_generator_free(ts_generator *g)
     if (!g) return;
     ts_sampler_free(g->sampler);
     ts_state_free(g->state);
+    ts_placed_free(&g->placed);
     ts_graph_free(g->graph);
     ts_engine_close(g->engine);
     ts_source_close(&g->source);

@@ -22,7 +22,8 @@ static const double rate = 1e-3;
 static const ts_adamw_options adamw = {0.9, 0.95, 1e-8, 0.01};
 
 typedef struct parity {
-    const ts_config *config;
+    const ts_config *config; /* as given; placed once the engine is open */
+    ts_config on_devices;
     const char *model, *reference; /* paths, for messages */
     ts_parity_report *report;
     ts_tensors *golden;
@@ -153,6 +154,30 @@ static ts_status read_batch(parity *p, ts_error *err)
     return TS_OK;
 }
 
+/* The reference's batch is what it is: the axes that split a batch must divide it. */
+static ts_status check_rows(const parity *p, ts_error *err)
+{
+    const ts_config *c = p->config;
+    char axes[120] = "";
+    int64_t ways = 1;
+    for (int i = 0; i < c->rules.n; i++) {
+        const ts_axis_rule *r = &c->rules.rule[i];
+        if (strcmp(r->name, "batch") != 0) continue;
+        for (int k = 0; k < r->n; k++) {
+            const size_t at = strlen(axes);
+            ways *= c->mesh.user[r->axis[k]];
+            snprintf(axes + at, sizeof axes - at, "%sici_%s_parallelism=%lld", k ? " × " : "",
+                     ts_user_axis_names[r->axis[k]], (long long)c->mesh.user[r->axis[k]]);
+        }
+        break;
+    }
+    if (c->mesh.devices <= 1 || p->rows % ways == 0) return TS_OK;
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "%s: the reference's batch has %lld rows, and %s does not divide them; the "
+                    "product must divide %lld",
+                    p->reference, (long long)p->rows, axes, (long long)p->rows);
+}
+
 static ts_program_options program_options(const parity *p)
 {
     return (ts_program_options){
@@ -254,15 +279,18 @@ static ts_status probe(parity *p, ts_error *err)
 {
     ts_program_options o = program_options(p);
     ts_graph *g = NULL;
+    ts_placed placed = {0};
     ts_state *state = NULL;
     ts_bound *b = NULL;
     ts_status status = ts_program_probe(&o, &g, err);
-    if (status == TS_OK) status = ts_state_new(p->engine, g, &state, err);
+    if (status == TS_OK) status = ts_place(p->config, g, TS_PLACE_TRAIN, &placed, err);
+    if (status == TS_OK) status = ts_state_place(p->engine, &placed, &state, err);
     if (status == TS_OK) status = ts_state_load(state, p->source.tensors, err);
-    if (status == TS_OK) status = ts_bound_new(p->engine, g, state, &b, err);
+    if (status == TS_OK) status = ts_bound_open(p->engine, &placed, state, 1, NULL, &b, err);
     if (status == TS_OK) status = compare_probe(p, b, g, err);
     ts_bound_free(b);
     ts_state_free(state);
+    ts_placed_free(&placed);
     ts_graph_free(g);
     return status;
 }
@@ -278,11 +306,11 @@ static ts_status compare_parameters(parity *p, const ts_state *state, ts_error *
         if (strncmp(t.name, "adam.", 5) == 0) break;
         snprintf(name, sizeof name, "param.%s", t.name);
         if (!ts_tensors_find(p->golden, name)) continue;
-        size_t n = t.bytes / sizeof(float);
-        float *want = NULL, *got = ts_alloc(t.bytes + 1);
+        const size_t n = t.elements;
+        float *want = NULL, *got = ts_alloc(n * sizeof *got + 1);
         ts_status status = got ? reference(p, name, n, &want, err)
                                : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");
-        if (status == TS_OK) status = ts_download(t.buffer, got, t.offset, t.bytes, err);
+        if (status == TS_OK) status = ts_state_read(&t, 0, n, got, err);
         if (status == TS_OK) status = compare(p, name, REPORTED, got, want, n, err);
         ts_free(want);
         ts_free(got);
@@ -325,19 +353,25 @@ static ts_status steps(parity *p, ts_error *err)
 {
     ts_program_options o = program_options(p);
     ts_graph *g = NULL, *eg = NULL;
+    ts_placed placed = {0}, eval_placed = {0};
     ts_state *state = NULL;
     ts_bound *train = NULL, *eval = NULL;
     ts_status status = ts_program_train(&o, &g, err);
     if (status == TS_OK) status = ts_program_eval(&o, &eg, err);
-    if (status == TS_OK) status = ts_state_new(p->engine, g, &state, err);
+    if (status == TS_OK) status = ts_place(p->config, g, TS_PLACE_QUIET, &placed, err);
+    if (status == TS_OK) status = ts_place(p->config, eg, TS_PLACE_QUIET, &eval_placed, err);
+    if (status == TS_OK) status = ts_state_place(p->engine, &placed, &state, err);
     if (status == TS_OK) status = ts_state_load(state, p->source.tensors, err);
-    if (status == TS_OK) status = ts_bound_new(p->engine, g, state, &train, err);
-    if (status == TS_OK) status = ts_bound_new(p->engine, eg, state, &eval, err);
+    if (status == TS_OK) status = ts_bound_open(p->engine, &placed, state, 1, NULL, &train, err);
+    if (status == TS_OK)
+        status = ts_bound_open(p->engine, &eval_placed, state, 1, NULL, &eval, err);
     if (status == TS_OK) status = run_steps(p, train, eval, err);
     if (status == TS_OK) status = compare_parameters(p, state, err);
     ts_bound_free(eval);
     ts_bound_free(train);
     ts_state_free(state);
+    ts_placed_free(&eval_placed);
+    ts_placed_free(&placed);
     ts_graph_free(eg);
     ts_graph_free(g);
     return status;
@@ -355,7 +389,10 @@ ts_status ts_parity(const ts_config *c, const char *model, const char *golden,
     ts_status status = ts_source_open(model, &p.source, err);
     if (status == TS_OK) status = ts_tensors_open(golden, &p.golden, err);
     if (status == TS_OK) status = read_batch(&p, err);
-    if (status == TS_OK) status = ts__open_engine(c, &p.engine, err);
+    if (status == TS_OK)
+        status = ts__open_placed(c, &p.source.model, &p.on_devices, &p.engine, err);
+    p.config = &p.on_devices;
+    if (status == TS_OK) status = check_rows(&p, err);
     if (status == TS_OK) status = probe(&p, err);
     if (status == TS_OK && ts_tensors_find(p.golden, "step_loss")) status = steps(&p, err);
     ts_engine_close(p.engine);

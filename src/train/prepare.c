@@ -105,10 +105,12 @@ static ts_status make_batch(ts_run *r, ts_error *err)
 static ts_status build_programs(ts_run *r, ts_error *err)
 {
     TS_TRY(ts__build_train(r->config, &r->model, &r->train_graph, err));
+    TS_TRY(ts_place(r->config, r->train_graph, TS_PLACE_TRAIN, &r->train_placed, err));
     if (!r->eval_data) return TS_OK;
     ts_program_options o = ts__program_options(r->config, &r->model);
     o.rows = r->config->eval_rows;
-    return ts_program_eval(&o, &r->eval_graph, err);
+    TS_TRY(ts_program_eval(&o, &r->eval_graph, err));
+    return ts_place(r->config, r->eval_graph, TS_PLACE_QUIET, &r->eval_placed, err);
 }
 
 /* "3.22 million" where the billions of MaxText's line round to little. */
@@ -119,6 +121,16 @@ static const char *readable(double v, char *buf, size_t n)
     while (k < 3 && v >= 999.5) v /= 1000, k++;
     snprintf(buf, n, "%.3g%s", v, unit[k]);
     return buf;
+}
+
+/* What a device holds beyond its share is the price of dimensions that do not divide. */
+static void say_mesh(const ts_run *r)
+{
+    char text[128];
+    const ts_partition *p = r->train_placed.partition;
+    if (!p) return;
+    ts__run_line(r, "mesh: %d devices, %s; parameters beyond a device's share: %.2f%%",
+                 p->mesh.devices, ts_mesh_text(&p->mesh, text, sizeof text), 100 * p->unsplit);
 }
 
 /* MaxText's lines, which scripts read, with smaller units where they would show zeros. */
@@ -142,18 +154,19 @@ static void say_size(const ts_run *r, const ts_step_flops *f, const ts_memory_st
                                 : "M",
                  tera / step_unit, 100 * f->weights / all, 100 * f->attention / all);
     ts__run_line(r,
-                 "Total estimated memory size: %.3f %s (state and batch %.3f, step %.3f), compiled "
+                 "Total estimated memory size: %.3f %s%s (state and batch %.3f, step %.3f), compiled "
                  "in %.2f s",
                  bytes / memory_unit, bytes >= 1e8 ? "GB" : "MB",
+                 r->config->devices > 1 ? " a device" : "",
                  (double)m->arguments / memory_unit, (double)m->temporary / memory_unit,
                  compile_seconds);
 }
 
 /* An executable of the run and its batch; the weights have their room already. */
-static ts_status bind(ts_run *r, const ts_graph *g, const char *what, int slots, const char *file,
+static ts_status bind(ts_run *r, const ts_placed *p, const char *what, int slots, const char *file,
                       ts_bound **out, ts_error *err)
 {
-    ts_status status = ts_bound_open(r->engine, g, r->state, slots, file, out, err);
+    ts_status status = ts_bound_open(r->engine, p, r->state, slots, file, out, err);
     if (status == TS_RESOURCE_EXHAUSTED)
         ts__error_context(err,
                           "the %s finds no room; a smaller per_device_batch_size or "
@@ -170,7 +183,7 @@ static ts_status bind_train(ts_run *r, ts_error *err)
     r->depth = ahead ? TS_MAX_INFLIGHT : 1;
     if (r->engine->vtable->asynchronous && !*file)
         ts_log(TS_LOG_INFO, "compiling the train step; a large one takes minutes");
-    TS_TRY(bind(r, r->train_graph, "train step", r->depth, *file ? file : NULL, &r->train, err));
+    TS_TRY(bind(r, &r->train_placed, "train step", r->depth, *file ? file : NULL, &r->train, err));
     if (*file) ts__run_line(r, "train step loaded from %s", file);
     return TS_OK;
 }
@@ -178,9 +191,10 @@ static ts_status bind_train(ts_run *r, ts_error *err)
 static ts_status compile(ts_run *r, ts_error *err)
 {
     double start = ts_clock_seconds();
-    TS_TRY(ts_state_new(r->engine, r->train_graph, &r->state, err));
+    say_mesh(r);
+    TS_TRY(ts_state_place(r->engine, &r->train_placed, &r->state, err));
     TS_TRY(bind_train(r, err));
-    if (r->eval_graph) TS_TRY(bind(r, r->eval_graph, "evaluation", 1, NULL, &r->eval, err));
+    if (r->eval_graph) TS_TRY(bind(r, &r->eval_placed, "evaluation", 1, NULL, &r->eval, err));
     ts_exec_stats s;
     ts_executable *x = ts_bound_executable(r->train);
     x->vtable->stats(x, &s);
@@ -248,6 +262,8 @@ static ts_status open_engine(ts_run *r, ts_error *err)
     ts__run_line(r, *choice.why ? "engine %s (%s)" : "engine %s",
                  r->engine->vtable->describe(r->engine), choice.why);
     for (int i = 0; (note = ts__engine_note(c, &choice, i)); i++) ts_log(TS_LOG_INFO, "%s", note);
+    TS_TRY(ts__place_on(c, r->engine, &r->model, &r->on_devices, err));
+    r->config = &r->on_devices;
     return ts__profile_open(r, err);
 }
 
@@ -294,6 +310,8 @@ void ts__run_release(ts_run *r)
     ts_bound_free(r->eval);
     ts_bound_free(r->train);
     ts_state_free(r->state);
+    ts_placed_free(&r->eval_placed);
+    ts_placed_free(&r->train_placed);
     ts_graph_free(r->eval_graph);
     ts_graph_free(r->train_graph);
     ts_loader_free(r->eval_data);

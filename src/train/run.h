@@ -33,13 +33,15 @@ typedef struct ts_flight {
 } ts_flight;
 
 typedef struct ts_run {
-    const ts_config *config;
+    const ts_config *config; /* as it was loaded; `on_devices` once the engine is open */
+    ts_config on_devices;    /* placed on the engine's devices */
     const ts_train_hooks *hooks;
     ts_engine *engine;
     ts_model_config model;
     ts_tokenizer *tokenizer;
     ts_loader *train_data, *eval_data; /* eval_data NULL where nothing is evaluated */
-    ts_graph *train_graph, *eval_graph;
+    ts_graph *train_graph, *eval_graph; /* global */
+    ts_placed train_placed, eval_placed;
     ts_state *state;
     ts_bound *train, *eval;
     struct ts_sampler *sampler; /* made at the first sample */

@@ -42,7 +42,8 @@ static ts_status make_sampler(ts_run *r, ts_error *err)
 {
     if (r->sampler) return TS_OK;
     TS_TRY(
-        ts_sampler_new(r->engine, &r->model, r->state, r->config->compute_dtype, &r->sampler, err));
+        ts_sampler_new(r->engine, &r->model, r->state, r->config->compute_dtype, r->config,
+                       &r->sampler, err));
     ts_sampler_limit(r->sampler, ts_tokenizer_vocab_size(r->tokenizer));
     return TS_OK;
 }

@@ -16,11 +16,13 @@ enum { FIRST_LENGTH = 64 };
 struct ts_sampler {
     ts_engine *engine;
     const ts_model_config *model;
+    const ts_config *config;
     ts_state *state;
     ts_dtype compute;
     int64_t choices; /* ids below it can be chosen */
     int64_t length;  /* of the compiled program; 0: none yet */
     ts_graph *graph;
+    ts_placed placed; /* a batch of one row lies whole on every device */
     ts_bound *bound;
     int32_t *tokens;  /* [length] */
     float *logits;    /* [V] */
@@ -28,13 +30,17 @@ struct ts_sampler {
 };
 
 ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state, ts_dtype compute,
-                         ts_sampler **out, ts_error *err)
+                         const ts_config *c, ts_sampler **out, ts_error *err)
 {
     ts_sampler *s = ts_alloc_zero(sizeof *s);
     *out = NULL;
     if (!s) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for generation");
-    *s = (ts_sampler){
-        .engine = e, .model = m, .state = state, .compute = compute, .choices = m->vocab};
+    *s = (ts_sampler){.engine = e,
+                      .model = m,
+                      .config = c,
+                      .state = state,
+                      .compute = compute,
+                      .choices = m->vocab};
     s->logits = ts_alloc((size_t)m->vocab * sizeof(float));
     s->scratch = ts_alloc((size_t)m->vocab * sizeof(int32_t));
     if (s->logits && s->scratch) {
@@ -54,6 +60,7 @@ void ts_sampler_limit(ts_sampler *s, int64_t n)
 static void drop_program(ts_sampler *s)
 {
     ts_bound_free(s->bound);
+    ts_placed_free(&s->placed);
     ts_graph_free(s->graph);
     ts_free(s->tokens);
     s->bound = NULL;
@@ -95,7 +102,10 @@ static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
                             .compute = s->compute,
                             .scan_layers = is_stacked(ts_state_graph(s->state))};
     ts_status status = ts_program_logits(&o, &s->graph, err);
-    if (status == TS_OK) status = ts_bound_new(s->engine, s->graph, s->state, &s->bound, err);
+    if (status == TS_OK)
+        status = ts_place(s->config, s->graph, TS_PLACE_SAMPLE, &s->placed, err);
+    if (status == TS_OK)
+        status = ts_bound_open(s->engine, &s->placed, s->state, 1, NULL, &s->bound, err);
     if (status == TS_RESOURCE_EXHAUSTED)
         ts__error_context(err, "a text of %zu tokens finds no room; a shorter one needs less", n);
     if (status == TS_OK) status = ts__set_rope(s->bound, s->model, length, err);

@@ -7,9 +7,10 @@
 #include "train/state.h"
 
 typedef struct ts_sampler ts_sampler;
-/* Borrows engine, model and state until ts_sampler_free. */
+/* Borrows engine, model, state and configuration until ts_sampler_free. c: how the state lies on devices; NULL: on
+ * one. */
 ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state, ts_dtype compute,
-                         ts_sampler **out, ts_error *err);
+                         const ts_config *c, ts_sampler **out, ts_error *err);
 void ts_sampler_free(ts_sampler *s); /* NULL is fine */
 /* Chooses among ids 0 … n − 1 only (n ≥ 1): those that a tokenizer can show. */
 void ts_sampler_limit(ts_sampler *s, int64_t n);

@@ -1,7 +1,8 @@
 /* train/state.c – parameters and moments on an engine; see state.h.
  *
- * Tensors are moved in pieces through one host buffer, so that loading needs 16 MiB beside the
- * model, whatever its size.
+ * Tensors are moved in pieces through one host buffer, so that loading needs 16 MiB beside the model, whatever its
+ * size and whatever the mesh: each stretch of a tensor is made or read once and cut into the devices' pieces of it. Where an
+ * engine gathers what comes in pieces on the host, it never does so for two copies of a tensor at once.
  */
 #include "train/state.h"
 
@@ -9,8 +10,11 @@
 
 struct ts_state {
     ts_engine *engine;
-    const ts_graph *graph;
-    ts_buffer **buffer; /* [inputs of the graph]; NULL where the input is no state */
+    ts_placed placed;
+    const ts_graph *graph; /* the global one */
+    int devices;
+    ts_buffer **buffer; /* [devices × inputs of the graph]; NULL where the input is no state */
+    bool *borrowed;     /* [devices × inputs]: the buffer of an earlier device */
     int *moments[2];    /* [parameters]: input of m, of v; −1 where not trained */
     int64_t parameters;
 };
@@ -23,6 +27,13 @@ static bool is_state(const ts_state *s, int input)
         if (s->graph->param[i].value->index == input || s->moments[0][i] == input ||
             s->moments[1][i] == input)
             return true;
+    return false;
+}
+
+static bool is_written(const ts_graph *g, int input)
+{
+    for (int i = 0; i < g->top->n_result; i++)
+        if (g->output[i].replaces == input) return true;
     return false;
 }
 
@@ -42,6 +53,25 @@ static ts_status find_moments(ts_state *s, ts_error *err)
     return TS_OK;
 }
 
+/* One input's buffers on all devices. */
+static ts_status make_buffer(ts_state *s, int input, ts_error *err)
+{
+    const ts_value *v = s->graph->top->arg[input];
+    const int n = s->graph->top->n_arg;
+    const ts_spec spec = ts_placed_in(&s->placed, input);
+    const ts_type local = ts_placed_local(&s->placed, &spec, &v->type);
+    const bool share = s->engine->vtable->shares_inputs && !is_written(s->graph, input);
+    for (int d = 0; d < s->devices; d++) {
+        int home = share ? ts_placed_home(&s->placed, &spec, d) : d;
+        s->borrowed[d * n + input] = home != d;
+        if (home != d)
+            s->buffer[d * n + input] = s->buffer[home * n + input];
+        else
+            TS_TRY(ts_buffer_new(s->engine, d, &local, &s->buffer[d * n + input], err));
+    }
+    return TS_OK;
+}
+
 static ts_status make_buffers(ts_state *s, ts_error *err)
 {
     const ts_graph *g = s->graph;
@@ -50,7 +80,7 @@ static ts_status make_buffers(ts_state *s, ts_error *err)
             ts_param_elements(&g->param[i]) * (g->param[i].count ? g->param[i].count : 1);
     for (int i = 0; i < g->top->n_arg; i++) {
         if (!is_state(s, i)) continue;
-        ts_status status = ts_buffer_new(s->engine, 0, &g->top->arg[i]->type, &s->buffer[i], err);
+        ts_status status = make_buffer(s, i, err);
         if (status == TS_RESOURCE_EXHAUSTED)
             ts__error_context(err,
                               "%s of the model finds no room; fewer or narrower layers, or a "
@@ -61,17 +91,22 @@ static ts_status make_buffers(ts_state *s, ts_error *err)
     return TS_OK;
 }
 
-ts_status ts_state_new(ts_engine *e, const ts_graph *g, ts_state **out, ts_error *err)
+ts_status ts_state_place(ts_engine *e, const ts_placed *p, ts_state **out, ts_error *err)
 {
     ts_state *s = ts_alloc_zero(sizeof *s);
     *out = NULL;
     if (!s) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
     s->engine = e;
-    s->graph = g;
-    s->buffer = ts_alloc_zero((size_t)(g->top->n_arg + 1) * sizeof(ts_buffer *));
+    s->placed = *p;
+    s->graph = p->global;
+    s->devices = ts_placed_devices(p);
+    size_t n = (size_t)s->devices * (size_t)s->graph->top->n_arg + 1;
+    s->buffer = ts_alloc_zero(n * sizeof *s->buffer);
+    s->borrowed = ts_alloc_zero(n);
     ts_status status =
-        s->buffer ? find_moments(s, err)
-                  : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
+        s->buffer && s->borrowed
+            ? find_moments(s, err)
+            : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for the model's state");
     if (status == TS_OK) status = make_buffers(s, err);
     if (status == TS_OK)
         *out = s;
@@ -80,20 +115,29 @@ ts_status ts_state_new(ts_engine *e, const ts_graph *g, ts_state **out, ts_error
     return status;
 }
 
+ts_status ts_state_new(ts_engine *e, const ts_graph *g, ts_state **out, ts_error *err)
+{
+    ts_placed whole = ts_placed_whole(g);
+    return ts_state_place(e, &whole, out, err);
+}
+
 void ts_state_free(ts_state *s)
 {
     if (!s) return;
-    for (int i = 0; s->buffer && i < s->graph->top->n_arg; i++) ts_buffer_free(s->buffer[i]);
+    for (int i = 0; s->buffer && s->borrowed && i < s->devices * s->graph->top->n_arg; i++)
+        if (!s->borrowed[i]) ts_buffer_free(s->buffer[i]);
     ts_free(s->buffer);
+    ts_free(s->borrowed);
     ts_free(s->moments[0]);
     ts_free(s->moments[1]);
     ts_free(s);
 }
 
-ts_buffer *ts_state_find(const ts_state *s, const char *name)
+ts_buffer *ts_state_find(const ts_state *s, const char *name, int device, ts_spec *spec)
 {
     int i = ts_graph_input_index(s->graph, name);
-    return i < 0 ? NULL : s->buffer[i];
+    if (i >= 0 && spec) *spec = ts_placed_in(&s->placed, i);
+    return i < 0 ? NULL : s->buffer[device * s->graph->top->n_arg + i];
 }
 
 const ts_graph *ts_state_graph(const ts_state *s)
@@ -136,13 +180,125 @@ void ts_state_tensor_at(const ts_state *s, size_t at, ts_state_tensor *out)
             snprintf(out->name, sizeof out->name, "%s%s", prefix[kind],
                      ts_param_name(p, (int)at, name, sizeof name));
             out->param = p;
-            out->buffer = s->buffer[input];
-            out->bytes = (size_t)ts_param_elements(p) * sizeof(float);
-            out->offset = at * out->bytes;
+            out->state = s;
+            out->input = input;
+            out->layer = (int)at;
+            out->elements = (size_t)ts_param_elements(p);
             return;
         }
     TS_ASSERT(false);
 }
+
+/* ---- moving ---------------------------------------------------------------------------------- */
+
+static ts_buffer *buffer_of(const ts_state_tensor *t, int device)
+{
+    return t->state->buffer[device * t->state->graph->top->n_arg + t->input];
+}
+
+/* A device's piece of the tensor. */
+static ts_piece piece_of(const ts_state_tensor *t, int device)
+{
+    const ts_placed *p = &t->state->placed;
+    const ts_spec spec = ts_placed_in(p, t->input);
+    return ts_piece_of(ts_placed_mesh(p), &spec, &p->global->top->arg[t->input]->type,
+                       t->param->count ? 1 : 0, device);
+}
+
+/* Where element `at` of a device's piece stands in its buffer, in bytes: layers lie one behind the other. */
+static size_t byte_of(const ts_state_tensor *t, const ts_piece *p, size_t at)
+{
+    return ((size_t)t->layer * p->elements + at) * sizeof(float);
+}
+
+/* Elements first … first + n − 1 of the tensor to a device that holds some. scratch: n elements. */
+static ts_status send(const ts_state_tensor *t, int device, size_t first, size_t n,
+                      const float *data, float *scratch, ts_error *err)
+{
+    const ts_piece p = piece_of(t, device);
+    const size_t from = ts_piece_before(&p, first), count = ts_piece_before(&p, first + n) - from;
+    const float *source = scratch;
+    if (count == 0) return TS_OK;
+    if (p.run == p.elements)
+        source = data + (ts_piece_place(&p, from) - first);
+    else
+        ts_piece_gather(&p, from, count, sizeof(float), data, first, scratch);
+    return ts_upload(buffer_of(t, device), source, byte_of(t, &p, from), count * sizeof(float),
+                     err);
+}
+
+/* The same from a device. */
+static ts_status fetch(const ts_state_tensor *t, int device, size_t first, size_t n, float *data,
+                       float *scratch, ts_error *err)
+{
+    const ts_piece p = piece_of(t, device);
+    const size_t from = ts_piece_before(&p, first), count = ts_piece_before(&p, first + n) - from;
+    const bool together = p.run == p.elements;
+    if (count == 0) return TS_OK;
+    float *to = together ? data + (ts_piece_place(&p, from) - first) : scratch;
+    TS_TRY(
+        ts_download(buffer_of(t, device), to, byte_of(t, &p, from), count * sizeof(float), err));
+    if (!together) ts_piece_scatter(&p, from, count, sizeof(float), scratch, data, first);
+    return TS_OK;
+}
+
+ts_status ts_state_read(const ts_state_tensor *t, uint64_t first, size_t n, float *to,
+                        ts_error *err)
+{
+    const ts_state *s = t->state;
+    const ts_mesh *m = ts_placed_mesh(&s->placed);
+    const ts_spec spec = ts_placed_in(&s->placed, t->input);
+    if (!m) return fetch(t, 0, (size_t)first, n, to, NULL, err);
+    float *scratch = ts_alloc(n * sizeof(float) + 1);
+    ts_status status = scratch ? TS_OK
+                               : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                                          "memory is out for %zu elements of %s", n, t->name);
+    for (int d = 0; d < s->devices && status == TS_OK; d++)
+        if (ts_spec_owner(m, &spec, d)) status = fetch(t, d, (size_t)first, n, to, scratch, err);
+    ts_free(scratch);
+    return status;
+}
+
+/* A device's whole piece against its owner's; scratch: two of them. */
+static ts_status check_replica(const ts_state_tensor *t, int home, int device, float *scratch,
+                               ts_error *err)
+{
+    const ts_piece p = piece_of(t, device);
+    const size_t bytes = p.elements * sizeof(float);
+    float *other = scratch + p.elements;
+    TS_TRY(ts_download(buffer_of(t, home), scratch, byte_of(t, &p, 0), bytes, err));
+    TS_TRY(ts_download(buffer_of(t, device), other, byte_of(t, &p, 0), bytes, err));
+    for (size_t i = 0; i < p.elements; i++)
+        if (memcmp(&scratch[i], &other[i], sizeof(float)) != 0)
+            return TS_ERROR(err, TS_DATA_LOSS,
+                            "%s differs between devices %d and %d, which hold the same part of it: "
+                            "element %zu of it is %.9g and %.9g",
+                            t->name, home, device, i, (double)scratch[i], (double)other[i]);
+    return TS_OK;
+}
+
+ts_status ts_state_check_replicas(const ts_state *s, ts_error *err)
+{
+    size_t n = ts_state_tensor_count(s);
+    for (size_t i = 0; i < n; i++) {
+        ts_state_tensor t;
+        ts_state_tensor_at(s, i, &t);
+        const ts_spec spec = ts_placed_in(&s->placed, t.input);
+        float *scratch = ts_alloc(2 * t.elements * sizeof(float) + 1);
+        ts_status status =
+            scratch ? TS_OK
+                    : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out to compare replicas");
+        for (int d = 0; d < s->devices && status == TS_OK; d++) {
+            int home = ts_placed_home(&s->placed, &spec, d);
+            if (home != d) status = check_replica(&t, home, d, scratch, err);
+        }
+        ts_free(scratch);
+        TS_TRY(status);
+    }
+    return TS_OK;
+}
+
+/* ---- filling --------------------------------------------------------------------------------- */
 
 /* Elements first … first + n − 1 of a tensor into data. */
 typedef ts_status (*fill)(const ts_state_tensor *t, uint64_t first, size_t n, float *data,
@@ -150,32 +306,62 @@ typedef ts_status (*fill)(const ts_state_tensor *t, uint64_t first, size_t n, fl
 
 enum { PIECE = 1 << 22 }; /* elements of the host buffer: 16 MiB */
 
-static ts_status fill_tensor(const ts_state_tensor *t, fill f, float *data, void *context,
-                             ts_error *err)
+/* Which copy of the input a device holds: the first of them, the second … An engine whose buffers are host memory
+ * needs no order: all copies are written at once. */
+static int copy_of(const ts_state *s, int input, int device)
 {
-    size_t total = t->bytes / sizeof(float);
-    for (size_t first = 0; first < total; first += PIECE) {
-        size_t n = total - first < PIECE ? total - first : PIECE;
+    const ts_mesh *m = ts_placed_mesh(&s->placed);
+    const ts_spec spec = ts_placed_in(&s->placed, input);
+    int replica = 0;
+    if (m && !s->engine->vtable->shares_inputs) (void)ts_piece_home(m, &spec, device, &replica);
+    return replica;
+}
+
+/* One tensor's elements to the devices that hold copy number `copy` of it; data: room for two stretches. */
+static ts_status fill_tensor(const ts_state_tensor *t, int copy, fill f, float *data,
+                             void *context, ts_error *err)
+{
+    const ts_state *s = t->state;
+    for (size_t first = 0; first < t->elements; first += PIECE) {
+        size_t n = t->elements - first < PIECE ? t->elements - first : PIECE;
         TS_TRY(f(t, first, n, data, context, err));
-        TS_TRY(
-            ts_upload(t->buffer, data, t->offset + first * sizeof(float), n * sizeof(float), err));
+        for (int d = 0; d < s->devices; d++)
+            if (copy_of(s, t->input, d) == copy &&
+                !s->borrowed[d * s->graph->top->n_arg + t->input])
+                TS_TRY(send(t, d, first, n, data, data + PIECE, err));
     }
     return TS_OK;
 }
 
-/* Fills tensors first … last − 1 through one host buffer. */
+/* The tensors from `first` on that are layers of one input, a copy of them at a time; *next is the one behind. */
+static ts_status fill_input(const ts_state *s, size_t first, size_t last, fill f, float *data,
+                            void *context, size_t *next, ts_error *err)
+{
+    ts_state_tensor t;
+    int copies = 1;
+    ts_state_tensor_at(s, first, &t);
+    const int input = t.input;
+    for (int d = 0; d < s->devices; d++)
+        if (copy_of(s, input, d) >= copies) copies = copy_of(s, input, d) + 1;
+    for (int copy = 0; copy < copies; copy++)
+        for (size_t i = *next = first; i < last; *next = ++i) {
+            ts_state_tensor_at(s, i, &t);
+            if (t.input != input) break;
+            TS_TRY(fill_tensor(&t, copy, f, data, context, err));
+        }
+    return TS_OK;
+}
+
+/* Fills tensors first … last − 1 through one host buffer, and a second for pieces where there are several devices. */
 static ts_status fill_tensors(ts_state *s, size_t first, size_t last, fill f, void *context,
                               ts_error *err)
 {
-    float *data = ts_alloc(PIECE * sizeof(float));
+    float *data = ts_alloc((s->devices > 1 ? 2 : 1) * (size_t)PIECE * sizeof(float));
     ts_status status = data ? TS_OK
                             : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                                        "memory is out: 16 MiB to fill the model's tensors");
-    for (size_t i = first; i < last && status == TS_OK; i++) {
-        ts_state_tensor t;
-        ts_state_tensor_at(s, i, &t);
-        status = fill_tensor(&t, f, data, context, err);
-    }
+    while (first < last && status == TS_OK)
+        status = fill_input(s, first, last, f, data, context, &first, err);
     ts_free(data);
     return status;
 }

@@ -2,7 +2,7 @@
  * devices chosen.
  *
  * The plugin is tried in a child process before it is loaded, unless this process has loaded it already. Device d
- * is the addressable device with the d-th smallest global id; the first `devices` of them are used.
+ * is the addressable device with the d-th smallest global id; the first `devices` of them are used, 0: all.
  * The timeline of single instructions belongs to the device's own profile (profile.c), so there are no events here.
  */
 #include <stdio.h>
@@ -10,6 +10,7 @@
 
 #include "xla/plugin.h"
 #include "xla/run.h"
+#include "xla/topology.h"
 
 static void xla_close(ts_engine *engine)
 {
@@ -118,18 +119,19 @@ static ts_status choose_devices(ts_xla *e, int wanted, ts_error *err)
     PJRT_Device *const *device;
     size_t n;
     TS_TRY(ts__pjrt_devices(e->pjrt, e->client, &device, &n, err));
-    if (n < (size_t)wanted)
+    const int least = wanted ? wanted : 1;
+    if (n < (size_t)least)
         return TS_ERROR(
             err, TS_FAILED_PRECONDITION,
             "%d device%s asked for and the plugin %s has %zu in this process; ask for no "
             "more than that",
-            wanted, wanted == 1 ? " was" : "s were", e->pjrt->path, n);
+            least, least == 1 ? " was" : "s were", e->pjrt->path, n);
     e->device = ts_alloc_zero(n * sizeof *e->device);
     e->id = ts_alloc_zero(n * sizeof *e->id);
     if (!e->device || !e->id)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while opening the xla engine");
     TS_TRY(sort_devices(e, device, (int)n, err));
-    e->n_devices = wanted;
+    e->n_devices = wanted ? wanted : (int)n;
     return ts__pjrt_device_describe(e->pjrt, e->device[0], NULL, e->kind, sizeof e->kind, err);
 }
 
@@ -183,6 +185,20 @@ ts_status ts__xla_slice_name(const ts_xla *e, char *name, size_t n, ts_error *er
                     e->kind);
 }
 
+/* All devices of a slice that is known by its name; a part of one, and what has no coordinates, is no torus. */
+static int xla_torus(const ts_engine *engine, int64_t size[TS_MAX_RANK])
+{
+    const ts_xla *e = (const ts_xla *)engine;
+    char name[64];
+    ts_topology t;
+    ts_error none = {0};
+    if (ts__xla_slice_name(e, name, sizeof name, &none) != TS_OK ||
+        ts__topology_parse(name, 1, &t, &none) != TS_OK || t.devices != e->n_devices)
+        return 0;
+    for (int i = 0; i < t.n_torus; i++) size[i] = t.torus[i];
+    return t.n_torus;
+}
+
 /* Versions of platforms are whole paragraphs; their first word or two are for people. */
 static void describe(ts_xla *e)
 {
@@ -200,17 +216,18 @@ static void describe(ts_xla *e)
 static ts_status xla_open(const ts_engine_options *o, ts_engine **out, ts_error *err)
 {
     *out = NULL;
-    int devices = o->devices ? o->devices : 1;
+    int devices = o->devices;
     if (devices < 0 || o->n_xla_flag < 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "xla engine: devices=%d; expected at least 1",
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "xla engine: devices=%d; expected at least 1, or 0 for all",
                         devices);
     ts_xla *e = ts_alloc_zero(sizeof *e);
     if (!e)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory while opening the xla engine");
     e->base.vtable = &ts_xla_engine;
     ts_status status = copy_options(e, o, err);
-    if (status == TS_OK)
-        status = load_plugin(e, o->plugin && *o->plugin ? o->plugin : "cpu", devices, err);
+    if (status == TS_OK) /* XLA's CPU plugin makes as many devices as it is told: one, unless more are asked for */
+        status = load_plugin(e, o->plugin && *o->plugin ? o->plugin : "cpu",
+                             devices ? devices : 1, err);
     if (status == TS_OK) status = choose_devices(e, devices, err);
     if (status != TS_OK) {
         xla_close(&e->base);
@@ -228,6 +245,7 @@ const ts_engine_vtable ts_xla_engine = {
     .close = xla_close,
     .describe = xla_describe,
     .devices = xla_devices,
+    .torus = xla_torus,
     .compile = ts__xla_compile,
     .load = ts__xla_load,
     .compile_sharded = ts__xla_compile_sharded,

@@ -344,8 +344,8 @@ static void collect(const ts_graph *g, ts_bound *b, const ts_state *s, results *
     for (size_t i = 0; i < ts_state_tensor_count(s); i++) {
         ts_state_tensor t;
         ts_state_tensor_at(s, i, &t);
-        assert_int_equal(ts_download(t.buffer, data, t.offset, t.bytes, NULL), TS_OK);
-        add_result(r, t.name, data, (int64_t)(t.bytes / sizeof(float)));
+        assert_int_equal(ts_state_read(&t, 0, t.elements, data, NULL), TS_OK);
+        add_result(r, t.name, data, (int64_t)t.elements);
     }
 }
 

@@ -128,8 +128,8 @@ static void read_all(const job *j, float (*out)[PARAMS][MOST])
     for (size_t i = 0; i < ts_state_tensor_count(j->state); i++) {
         ts_state_tensor t;
         ts_state_tensor_at(j->state, i, &t);
-        assert_int_equal(
-            ts_download(t.buffer, out[i / PARAMS][i % PARAMS], t.offset, t.bytes, NULL), TS_OK);
+        assert_int_equal(ts_state_read(&t, 0, t.elements, out[i / PARAMS][i % PARAMS], NULL),
+                         TS_OK);
     }
 }
 
@@ -265,12 +265,12 @@ static void test_large_state(void **state)
     assert_int_equal(ts_state_parameters(s), (int64_t)count);
     assert_int_equal(ts_state_initialise(s, 9, &err), TS_OK);
     ts_init_values("table", 0.5, 9, 0, (int64_t)count, want);
-    assert_int_equal(ts_download(ts_state_find(s, "table"), got, 0, bytes, &err), TS_OK);
+    assert_int_equal(ts_download(ts_state_find(s, "table", 0, NULL), got, 0, bytes, &err), TS_OK);
     assert_memory_equal(got, want, bytes);
     for (size_t i = 0; i < count; i++) want[i] = (float)i;
     write_table(path, "table", TALL, want, bytes);
     if (load_table(s, path, &err) != TS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(ts_download(ts_state_find(s, "table"), got, 0, bytes, &err), TS_OK);
+    assert_int_equal(ts_download(ts_state_find(s, "table", 0, NULL), got, 0, bytes, &err), TS_OK);
     assert_memory_equal(got, want, bytes);
     /* Another shape, another name: told by name and shape. */
     write_table(path, "table", TALL - 1, want, bytes - ROW * sizeof(float));

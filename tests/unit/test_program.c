@@ -376,9 +376,9 @@ static float *state_tensor(const ts_state *s, const char *name, size_t *n)
         ts_state_tensor t;
         ts_state_tensor_at(s, i, &t);
         if (strcmp(t.name, name) != 0) continue;
-        float *data = malloc(t.bytes);
-        assert_int_equal(ts_download(t.buffer, data, t.offset, t.bytes, NULL), TS_OK);
-        *n = t.bytes / sizeof(float);
+        float *data = malloc(t.elements * sizeof *data);
+        assert_int_equal(ts_state_read(&t, 0, t.elements, data, NULL), TS_OK);
+        *n = t.elements;
         return data;
     }
     fail_msg("%s is not in the state", name);
@@ -445,9 +445,10 @@ static uint64_t hash_state(const ts_state *s)
     for (size_t i = 0; i < ts_state_tensor_count(s); i++) {
         ts_state_tensor t;
         ts_state_tensor_at(s, i, &t);
-        unsigned char *data = malloc(t.bytes);
-        assert_int_equal(ts_download(t.buffer, data, t.offset, t.bytes, NULL), TS_OK);
-        for (size_t k = 0; k < t.bytes; k++) h = (h ^ data[k]) * 1099511628211u;
+        const size_t bytes = t.elements * sizeof(float);
+        unsigned char *data = malloc(bytes);
+        assert_int_equal(ts_state_read(&t, 0, t.elements, (float *)data, NULL), TS_OK);
+        for (size_t k = 0; k < bytes; k++) h = (h ^ data[k]) * 1099511628211u;
         free(data);
     }
     return h;
@@ -570,7 +571,7 @@ static void test_sampler(void **state)
         ts_sampler *s;
         const float *got;
         double most = 0;
-        assert_int_equal(ts_sampler_new(j.e, &model, j.state, TS_F32, &s, NULL), TS_OK);
+        assert_int_equal(ts_sampler_new(j.e, &model, j.state, TS_F32, NULL, &s, NULL), TS_OK);
         assert_int_equal(ts_sampler_logits(s, ids, 4, &got, NULL), TS_OK);
         for (int i = 0; i < VOCAB; i++) {
             if (scan) want[i] = got[i];
