@@ -1,7 +1,8 @@
 /* ir/lower_xent.c – cross-entropy of logits x·wᵀ and its gradient in primitives.
  *
  * With a chunk that divides the tokens, asked for or chosen because the logits are many, a repeat over
- * chunks holds the logits of one chunk only and adds up dw; otherwise one piece. A label outside [0, V)
+ * chunks holds the logits of one chunk only and adds up dw; otherwise one piece. Backward, where the logits are many,
+ * prefers pieces of the vocabulary: the log-sum-exp is known then. A label outside [0, V)
  * is ignored: its loss is 0 and sends no gradient, but its log-sum-exp is that of its logits. The
  * label's logit is picked by comparing with an iota, which a vocabulary split over devices can do
  * locally.
@@ -53,8 +54,8 @@ static void forward(ts_builder *b, ts_value *x, ts_value *w, ts_value *labels, d
     ts__xent_finish(b, part, labels, w->type.dim[0].size, &out[0], &out[1]);
 }
 
-/* in: x [t,E], w, labels, lse, dloss, dlse [t] → dx [t,E] in x's dtype, dw f32 [V,E]. */
-static void backward(ts_builder *b, ts_value *const *in, double cap, ts_value **out)
+/* in: x [t,E], w, labels, lse, dloss, dlse [t] → dx [t,E] in dtype, dw f32 [V,E]. */
+static void backward(ts_builder *b, ts_value *const *in, double cap, ts_dtype dtype, ts_value **out)
 {
     ts_dot_dims to_x = {0, 1, {0}, {0}, {1}, {0}}, to_w = {0, 1, {0}, {0}, {0}, {0}};
     piece p = piece_of(b, in[X], in[W], in[LABELS], cap);
@@ -65,7 +66,7 @@ static void backward(ts_builder *b, ts_value *const *in, double cap, ts_value **
     ts_value *g = ts_sub(b, ts_mul(b, prob, both), label); /* [t,V] */
     if (cap > 0) g = ts_mul(b, g, ts__lower_cap_slope(b, p.logits, cap));
     g = ts_convert(b, g, in[X]->type.dtype); /* bf16 products; their sums are f32 */
-    out[0] = ts_convert(b, ts_dot(b, g, in[W], &to_x, TS_F32), in[X]->type.dtype);
+    out[0] = ts_convert(b, ts_dot(b, g, in[W], &to_x, TS_F32), dtype);
     out[1] = ts_dot(b, g, in[X], &to_w, TS_F32);
 }
 
@@ -132,14 +133,54 @@ void ts__lower_xent_rows(ts_builder *b, const ts_node *n, ts_value **out)
     in_chunks(b, n, rows, out);
 }
 
+/* ---- backward, in pieces of the vocabulary --------------------------------------------------- */
+
+/* How many pieces, or 1: where the logits are many and the vocabulary divides well, since w is then read and dw written
+ * once, and no sum of dw is carried from chunk to chunk. */
+static int64_t vocabulary_pieces(const ts_node *n)
+{
+    enum { MOST_LOGITS = 1 << 25, MOST_PIECES = 64 };
+    int64_t T = n->in[X]->type.dim[0].size, V = n->in[W]->type.dim[0].size;
+    if (n->attr.xent.chunk != 0 || default_chunk(T, V) == T) return 1;
+    int64_t least = (V + MOST_LOGITS / T - 1) / (MOST_LOGITS / T > 0 ? MOST_LOGITS / T : 1);
+    for (int64_t k = least; k <= 2 * least && k <= MOST_PIECES; k++)
+        if (V % k == 0) return k;
+    return 1;
+}
+
+/* A piece knows its own classes, so labels of others count through dlse alone, as on a split vocabulary. */
+static void in_pieces(ts_builder *b, const ts_node *n, int64_t count, ts_value **out)
+{
+    static const bool accumulate[2] = {true, false};
+    int64_t V = n->in[W]->type.dim[0].size;
+    ts_dim one = {NULL, count}, T = n->in[LABELS]->type.dim[0];
+    ts_value *first = ts_mul(b, ts_iota(b, TS_I32, &one, 1, 0),
+                             ts_constant(b, (double)(V / count), TS_I32, &one, 1));
+    ts_value *xs[2] = {split(b, n->in[W], count), first}, *arg[2], *in[6], *ys[2], *results[2];
+    ts_repeat *r = ts_repeat_begin(b, count, false, NULL, 0, xs, 2, NULL, arg);
+    for (int i = 0; i < 6; i++) in[i] = i == W ? arg[0] : ts__use(b, n->in[i]);
+    ts_value *local = ts_sub(b, in[LABELS], ts_broadcast(b, arg[1], &T, 1, NULL, 0));
+    in[DLSE] = ts__xent_shard_dlse(b, in[LABELS], V, local, V / count, in[DLOSS], in[DLSE]);
+    in[LABELS] = local;
+    backward(b, in, n->attr.xent.softcap, TS_F32, ys);
+    ts_repeat_end(b, r, NULL, ys, accumulate, 2, results);
+    out[0] = ts_convert(b, results[0], n->in[X]->type.dtype);
+    out[1] = join(b, results[1], n->out[1]);
+}
+
 void ts__lower_linear_xent_grad(ts_builder *b, const ts_node *n, ts_value **out)
 {
     static const int sliced[5] = {X, LABELS, LSE, DLOSS, DLSE};
     static const bool accumulate[2] = {false, true};
-    int64_t count = chunks(n);
+    int64_t count = chunks(n), pieces = vocabulary_pieces(n);
     double cap = n->attr.xent.softcap;
+    ts_dtype dtype = n->in[X]->type.dtype;
+    if (pieces > 1) {
+        in_pieces(b, n, pieces, out);
+        return;
+    }
     if (count == 1) {
-        backward(b, n->in, cap, out);
+        backward(b, n->in, cap, dtype, out);
         return;
     }
     ts_value *xs[5], *arg[5], *in[6], *ys[2], *results[2];
@@ -147,7 +188,7 @@ void ts__lower_linear_xent_grad(ts_builder *b, const ts_node *n, ts_value **out)
     ts_repeat *r = ts_repeat_begin(b, count, false, NULL, 0, xs, 5, NULL, arg);
     for (int i = 0; i < 5; i++) in[sliced[i]] = arg[i];
     in[W] = ts__use(b, n->in[W]);
-    backward(b, in, cap, ys);
+    backward(b, in, cap, dtype, ys);
     ts_repeat_end(b, r, NULL, ys, accumulate, 2, results);
     out[0] = join(b, results[0], n->out[0]);
     out[1] = results[1];
