@@ -479,12 +479,14 @@ void ts_parity_report_free(ts_parity_report *r);
 enum { TS_SLICE_AXES = 8 };
 
 typedef struct ts_slice_rank {
-    int rank;            /* of the mesh */
-    char device[32];     /* as the engine numbers it */
+    int rank;   /* of the mesh */
+    int device; /* as the engine's plugin numbers it */
     char host[64];
     int64_t coordinate[TS_SLICE_AXES]; /* on each axis of the mesh */
     double max_abs_diff; /* from the host's reference; NaN: a result is not finite */
     double sum;          /* what all_reduce of rank + 1 gave */
+    double seconds;      /* of matrix products without a collective, median; 0: not timed, or one_clock */
+    bool slow;           /* more than 1.5 times the median rank */
     char problem[400];   /* the first check that failed, found and expected; "": it agrees */
 } ts_slice_rank;
 
@@ -492,9 +494,9 @@ typedef struct ts_slice_rank {
 typedef struct ts_slice_timing {
     char axis[16], kind[24];
     int64_t devices;        /* along the axis */
-    int64_t bytes;          /* message: what gather makes, scatter takes, the others take and make, on a device */
-    double seconds;
-    double algorithm, bus; /* bytes a second: bytes / seconds; and times the share that a ring moves. Small: 0 */
+    int64_t bytes;          /* message of a device: what gather makes, scatter takes, the others take and make */
+    double seconds, best;   /* median and shortest */
+    double algorithm, bus; /* bytes a second: bytes / seconds; that times the share a ring moves. small: 0 */
     bool small;            /* a message that costs latency alone */
 } ts_slice_timing;
 
@@ -504,12 +506,13 @@ typedef struct ts_slice_report {
     struct {
         char name[16];
         int64_t size;
-        bool slow; /* a byte on it takes more than twice the time of the median axis */
+        bool slow; /* at its best a byte on it takes more than twice the time of the median axis */
     } axis[TS_SLICE_AXES];
     ts_slice_rank *rank; /* [devices] */
     ts_slice_timing *timing;
     size_t n_timing;
-    bool one_clock; /* devices run in lockstep: no rank has a time of its own */
+    int64_t product; /* side of the square matrices of rank[].seconds; 0: not timed */
+    bool one_clock;  /* devices run in lockstep: no rank has a time of its own */
     int disagree;   /* ranks with a problem */
     double max_abs_diff, sum; /* largest of the ranks; what every sum must be */
 } ts_slice_report;
@@ -524,10 +527,10 @@ typedef struct ts_slice_options {
 } ts_slice_options;
 void ts_slice_options_default(ts_slice_options *o); /* own weights, timing */
 
-/* Are all devices of c's engine one slice? x + w2·silu(w1·x), w1 split by columns and w2 by rows over all devices, and an
- * all_reduce of rank + 1, each compared on every rank; over all devices at once and axis by axis. TS_OK whatever the
- * ranks say: disagree counts. INVALID_ARGUMENT: a number of devices that does not divide, or no mesh of them;
- * DATA_LOSS: golden holds other tensors. Owns *out until ts_slice_report_free; empty where it fails. */
+/* Are all devices of c's engine one slice? x + w2·silu(w1·x), w1 split by columns and w2 by rows over all of them,
+ * and an all_reduce of rank + 1, each compared on every rank; over all devices at once and axis by axis. TS_OK
+ * whatever the ranks say: disagree counts them. INVALID_ARGUMENT: a number of devices that does not divide, or no
+ * mesh of them; DATA_LOSS: golden holds other tensors. Owns *out until ts_slice_report_free; empty where it fails. */
 TS_MUST_CHECK ts_status ts_slice_check(const ts_config *c, const ts_slice_options *o,
                                        ts_slice_report *out, ts_error *err);
 void ts_slice_report_free(ts_slice_report *r);

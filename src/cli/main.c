@@ -18,7 +18,7 @@
 
 static const cli_command *const commands[] = {&cli_train_command, &cli_parity_command,
                                               &cli_generate_command, &cli_plugins_command,
-                                              &cli_compile_command};
+                                              &cli_compile_command, &cli_collectives_command};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -185,7 +185,7 @@ static void print_help(FILE *f)
     fprintf(f, "tessera %s – trains large language models\n\nusage: tessera COMMAND …\n\n",
             TS_VERSION);
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(f, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(f, "\ntessera COMMAND --help tells more. A first run, on any text:\n" CLI_FIRST_RUN);
 }
 
