@@ -363,7 +363,8 @@ static bool find_devices(ts_loading *l)
         size_t n = strlen(c->compile_topology);
         if (c->compile_topology_num_slices > 1)
             ts__key_problem(l, TS_K_compile_topology_num_slices,
-                            "a program of this version spans one slice; 1 (or -1) works");
+                            "a program of this version spans one slice; "
+                            "compile_topology_num_slices=1 (or -1) works");
         else if (ts__topology_parse(c->compile_topology, 1, &t, &why) != TS_OK)
             ts__key_problem(l, TS_K_compile_topology, "%s",
                             strncmp(why.msg, c->compile_topology, n) || why.msg[n] != ':'
