@@ -158,16 +158,20 @@ ts_status ts__row_along(ts_row *r)
 {
     const ts_type *x = &r->n->in[0]->type;
     const int64_t axis = touched(r->n);
-    int8_t id[TS_MAX_RANK];
+    int8_t id[TS_MAX_RANK], other = -1; /* other: what the touched dimension became */
     ts__row_factors(r, x, x->rank, id);
     r->f->kind[id[axis]] = TS_FACTOR_WHOLE;
     for (int i = 0; i < r->f->n_in + r->n->n_out; i++) {
         const bool in = i < r->f->n_in;
         const ts_type *t = in ? &r->n->in[i]->type : &r->n->out[i - r->f->n_in]->type;
         for (int d = 0; d < t->rank; d++) {
+            const int64_t size = t->dim[d].size;
             int8_t f = id[d];
-            if (t->dim[d].size != x->dim[d].size) /* the touched one */
-                f = ts__row_factor(r, t->dim[d].size, TS_FACTOR_WHOLE);
+            if (size != x->dim[d].size) {
+                if (other < 0 || r->f->size[other] != size)
+                    other = ts__row_factor(r, size, TS_FACTOR_WHOLE);
+                f = other;
+            }
             if (in)
                 ts__row_in(r, i, d, f);
             else
