@@ -223,9 +223,9 @@ ts_status ts__row_reshape(ts_row *r)
 {
     const ts_type *a = &r->n->in[0]->type, *b = &r->n->out[0]->type;
     int x[TS_MAX_RANK], y[TS_MAX_RANK], n_x, n_y;
-    const bool empty = proper_dims(a, x, &n_x) | proper_dims(b, y, &n_y);
+    const bool nothing_in = proper_dims(a, x, &n_x), nothing_out = proper_dims(b, y, &n_y);
     r->f->linear = true;
-    if (empty) return TS_OK; /* nothing to split */
+    if (nothing_in || nothing_out) return TS_OK;
     for (int i = 0, j = 0; i < n_x && j < n_y;) {
         int i0 = i, j0 = j;
         int64_t p = a->dim[x[i++]].size, q = b->dim[y[j++]].size;
