@@ -12,7 +12,7 @@
 
 #include "cpu/program.h"
 
-enum { HELP_MAX = 32 };
+enum { HELP_MAX = 32, HELP_DEVICES = 8 };
 
 typedef struct help_run {
     int n;
@@ -23,14 +23,18 @@ typedef struct help_run {
 } help_run;
 
 /* isa NULL: TESSERA_ISA, else the best. */
-static inline ts_engine *help_engine(const char *isa, int threads)
+static inline ts_engine *help_engine_of(const char *isa, int threads, int devices)
 {
     ts_engine *e = NULL;
     ts_error err = {0};
     ts_engine_options o = {
-        .struct_size = sizeof o, .name = "cpu", .devices = 1, .threads = threads, .isa = isa};
+        .struct_size = sizeof o, .name = "cpu", .devices = devices, .threads = threads, .isa = isa};
     if (ts_engine_open(&o, &e, &err) != TS_OK) fail_msg("%s", err.msg);
     return e;
+}
+static inline ts_engine *help_engine(const char *isa, int threads)
+{
+    return help_engine_of(isa, threads, 1);
 }
 
 static inline uint32_t help_hash(uint32_t x)
@@ -78,43 +82,53 @@ static inline void help_check_unchanged(ts_buffer *b, uint32_t seed)
     ts_free(q);
 }
 
-/* Inputs get seeds seed + index unless data[index] is given. */
+static inline uint32_t help_seed(uint32_t seed, int k, int device)
+{
+    return seed + (uint32_t)k + (uint32_t)device * 1009u;
+}
+
+/* Inputs get help_seed unless data[index] is given. Outputs come device after device. */
 static inline help_run help_execute(ts_engine *e, const ts_graph *g, bool share,
                                     const void *const *data, uint32_t seed)
 {
     help_run r = {.plan = ts_string_new(1 << 20), .n = g->top->n_result};
     ts_error err = {0};
     ts_executable *x = NULL;
-    ts_buffer *in[HELP_MAX + 1] = {0}, *out[HELP_MAX + 1] = {0};
-    int n_in = g->top->n_arg;
+    ts_buffer *in[HELP_DEVICES * HELP_MAX + 1] = {0}, *out[HELP_DEVICES * HELP_MAX + 1] = {0};
+    const int n_in = g->top->n_arg, devices = e->vtable->devices(e);
     bool replaced[HELP_MAX] = {0};
-    assert_true(n_in <= HELP_MAX && r.n <= HELP_MAX);
+    assert_true(n_in <= HELP_MAX && r.n <= HELP_MAX && devices <= HELP_DEVICES);
     if (ts_cpu_compile(e, g, share, &x, &err) != TS_OK) fail_msg("%s", err.msg);
     ts_cpu_plan_text(x, &r.plan);
-    for (int k = 0; k < n_in; k++)
-        assert_int_equal(ts_buffer_new(e, 0, &g->top->arg[k]->type, &in[k], &err), TS_OK);
-    for (int k = 0; k < r.n; k++) {
-        int replaces = g->output[k].replaces;
+    for (int i = 0; i < devices * n_in; i++)
+        assert_int_equal(
+            ts_buffer_new(e, i / n_in, &g->top->arg[i % n_in]->type, &in[i], &err), TS_OK);
+    for (int i = 0; i < devices * r.n; i++) {
+        const int d = i / r.n, k = i % r.n, replaces = g->output[k].replaces;
         if (replaces >= 0) replaced[replaces] = true;
         if (replaces >= 0)
-            out[k] = in[replaces];
+            out[i] = in[d * n_in + replaces];
         else
-            assert_int_equal(ts_buffer_new(e, 0, &g->top->result[k]->type, &out[k], &err), TS_OK);
-        r.bytes[k] = ts_type_bytes(&g->top->result[k]->type);
+            assert_int_equal(ts_buffer_new(e, d, &g->top->result[k]->type, &out[i], &err), TS_OK);
+        r.bytes[k] = (size_t)devices * ts_type_bytes(&g->top->result[k]->type);
     }
     for (int round = 0; round < 2; round++) {
-        for (int k = 0; k < n_in; k++) {
+        for (int i = 0; i < devices * n_in; i++) {
+            const int k = i % n_in;
             if (data && data[k])
-                assert_int_equal(ts_upload(in[k], data[k], 0, ts_type_bytes(&in[k]->type), &err),
+                assert_int_equal(ts_upload(in[i], data[k], 0, ts_type_bytes(&in[i]->type), &err),
                                  TS_OK);
             else
-                help_upload(in[k], seed + (uint32_t)k);
+                help_upload(in[i], help_seed(seed, k, i / n_in));
         }
         if (ts_execute(x, in, out, &err) != TS_OK || ts_wait(x, &err) != TS_OK)
             fail_msg("%s", err.msg);
         for (int k = 0; k < r.n; k++) {
-            void *p = ts_alloc_zero(r.bytes[k]);
-            assert_int_equal(ts_download(out[k], p, 0, r.bytes[k], &err), TS_OK);
+            const size_t bytes = r.bytes[k] / (size_t)devices;
+            char *p = ts_alloc_zero(r.bytes[k]);
+            for (int d = 0; d < devices; d++)
+                assert_int_equal(
+                    ts_download(out[d * r.n + k], p + (size_t)d * bytes, 0, bytes, &err), TS_OK);
             if (round) assert_memory_equal(p, r.out[k], r.bytes[k]);
             if (round)
                 ts_free(p);
@@ -122,13 +136,14 @@ static inline help_run help_execute(ts_engine *e, const ts_graph *g, bool share,
                 r.out[k] = p;
         }
     }
-    for (int k = 0; k < n_in; k++)
-        if (!replaced[k] && !(data && data[k])) help_check_unchanged(in[k], seed + (uint32_t)k);
+    for (int i = 0; i < devices * n_in; i++)
+        if (!replaced[i % n_in] && !(data && data[i % n_in]))
+            help_check_unchanged(in[i], help_seed(seed, i % n_in, i / n_in));
     x->vtable->stats(x, &r.stats);
     ts_executable_free(x);
-    for (int k = 0; k < n_in; k++) ts_buffer_free(in[k]);
-    for (int k = 0; k < r.n; k++)
-        if (g->output[k].replaces < 0) ts_buffer_free(out[k]);
+    for (int i = 0; i < devices * n_in; i++) ts_buffer_free(in[i]);
+    for (int i = 0; i < devices * r.n; i++)
+        if (g->output[i % r.n].replaces < 0) ts_buffer_free(out[i]);
     return r;
 }
 

@@ -3,14 +3,16 @@
  *
  * All values of a pool are f32 [4,300] (longer than the blocks in which kernels read before they
  * write); a recipe makes another from some of them by elementwise ops, views and their opposites,
- * products, updates or a repeat whose body is made by the same recipes.
+ * products, updates, collectives on a mesh of 2 × 2 devices or a repeat whose body is made by the same recipes.
  * TESSERA_SLOW=1 runs four times as many. A failure prints the seed, the graph and the plan.
  */
 #include "engine_help.h"
 
 #include <stdlib.h>
 
-enum { ROWS = 4, COLUMNS = 300, POOL = 40, GRAPHS = 300 };
+#include "ir/builder.h"
+
+enum { ROWS = 4, COLUMNS = 300, POOL = 40, GRAPHS = 300, MESHES = 150 };
 
 #define D(n)                                                                                       \
     {                                                                                              \
@@ -23,6 +25,7 @@ typedef struct maker {
     uint32_t state;
     ts_value *pool[POOL];
     int n, depth;
+    bool mesh;
 } maker;
 
 static int pick(maker *m, int n)
@@ -115,6 +118,36 @@ static ts_value *products(maker *m)
     }
 }
 
+static ts_value *over(maker *m, ts_op op, ts_value *x, int dim, int dim2)
+{
+    const char *const axis[] = {"a", "b"};
+    ts_attr a = {.collective = {.axis = axis[pick(m, 2)], .n = 2, .dim = dim, .dim2 = dim2}};
+    if (op == TS_OP_all_reduce) a.collective.reduce = pick(m, 2);
+    a.collective.shift = pick(m, 3) - 1;
+    return ts__op(m->b, op, &x, op == TS_OP_axis_index ? 0 : 1, &a);
+}
+
+static ts_value *collective(maker *m)
+{
+    ts_builder *b = m->b;
+    ts_value *x = any(m), *y;
+    const int dim = pick(m, 2);
+    switch (pick(m, 6)) {
+    case 0: return ts_tanh(b, over(m, TS_OP_all_reduce, x, 0, 0));
+    case 1: return over(m, TS_OP_collective_permute, x, 0, 0);
+    case 2:
+        return over(m, TS_OP_all_gather, ts_tanh(b, over(m, TS_OP_reduce_scatter, x, dim, 0)), dim,
+                    0);
+    case 3: /* an operand of two axes, gathered where it stands */
+        y = over(m, TS_OP_all_gather, x, dim, 0);
+        return ts_slice(b, y, dim, 1, 1 + ts_dim_of(x, dim));
+    case 4: return over(m, TS_OP_all_to_all, over(m, TS_OP_all_to_all, x, dim, !dim), !dim, dim);
+    default:
+        y = ts_convert(b, over(m, TS_OP_axis_index, x, 0, 0), TS_F32);
+        return ts_add(b, x, ts_broadcast(b, y, SHAPE, NULL, 0));
+    }
+}
+
 static void step(maker *m);
 
 /* A repeat of n: carries and xs from the pool, a body of recipes, stacked and summed results. */
@@ -162,17 +195,18 @@ static ts_value *loop(maker *m)
 
 static void step(maker *m)
 {
-    int kind = pick(m, 12);
+    int kind = pick(m, m->mesh ? 16 : 12);
     ts_value *v = kind < 6                     ? elementwise(m)
                   : kind < 9                   ? shapes(m)
+                  : kind >= 12                 ? collective(m)
                   : kind < 11 || m->depth == 3 ? products(m)
                                                : loop(m);
     keep(m, v);
 }
 
-static ts_graph *random_graph(uint32_t seed)
+static ts_graph *random_graph(uint32_t seed, bool mesh)
 {
-    maker m = {.b = ts_builder_new("random"), .state = help_hash(seed)};
+    maker m = {.b = ts_builder_new("random"), .state = help_hash(seed), .mesh = mesh};
     ts_value *in[4];
     for (int k = 0; k < 4; k++) {
         in[k] = ts_input(m.b, (char[]){(char)('p' + k), 0}, TS_F32, SHAPE);
@@ -185,16 +219,21 @@ static ts_graph *random_graph(uint32_t seed)
         bool donate = k < 4 && pick(&m, 2);
         ts_output(m.b, (char[]){(char)('a' + k), 0}, any(&m), donate ? in[(k + turn) % 4] : NULL);
     }
-    return help_finish(m.b);
+    ts_graph *g = help_finish(m.b);
+    for (; mesh && g->n_axis < 2; g->n_axis++) {
+        g->axis[g->n_axis].name = g->n_axis ? "b" : "a";
+        g->axis[g->n_axis].size = 2;
+    }
+    return g;
 }
 
-static void shared_equals_plain(const char *isa)
+static void shared_equals_plain(const char *isa, bool mesh)
 {
-    ts_engine *e = help_engine(isa, 1);
-    int graphs = getenv("TESSERA_SLOW") ? 4 * GRAPHS : GRAPHS;
+    ts_engine *e = help_engine_of(isa, 1, mesh ? 4 : 1);
+    int graphs = (mesh ? MESHES : GRAPHS) * (getenv("TESSERA_SLOW") ? 4 : 1);
     size_t temporary[2] = {0, 0};
     for (int seed = 1; seed <= graphs; seed++) {
-        ts_graph *g = random_graph((uint32_t)seed);
+        ts_graph *g = random_graph((uint32_t)seed, mesh);
         help_run r = help_compare(e, g, NULL, (uint32_t)seed),
                  plain = help_execute(e, g, false, NULL, (uint32_t)seed);
         temporary[0] += plain.stats.memory.temporary;
@@ -204,26 +243,33 @@ static void shared_equals_plain(const char *isa)
         ts_graph_free(g);
     }
     ts_engine_close(e);
-    print_message("%s: %d graphs, temporaries %zu bytes apart, %zu shared\n", isa ? isa : "fast",
-                  graphs, temporary[0], temporary[1]);
+    print_message("%s%s: %d graphs, temporaries %zu bytes apart, %zu shared\n", isa ? isa : "fast",
+                  mesh ? ", four devices" : "", graphs, temporary[0], temporary[1]);
     assert_true(temporary[1] < temporary[0] / 2);
 }
 
 static void reference_kernels(void **unused)
 {
     (void)unused;
-    shared_equals_plain("ref");
+    shared_equals_plain("ref", false);
 }
 
 static void fast_kernels(void **unused)
 {
     (void)unused;
-    shared_equals_plain(NULL);
+    shared_equals_plain(NULL, false);
+}
+
+static void four_devices(void **unused)
+{
+    (void)unused;
+    shared_equals_plain(NULL, true);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(reference_kernels),
-                                       cmocka_unit_test(fast_kernels)};
+                                       cmocka_unit_test(fast_kernels),
+                                       cmocka_unit_test(four_devices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
