@@ -416,11 +416,14 @@ TS_MUST_CHECK ts_status ts_plugin_install(const ts_plugin_install_options *o, ts
 /* ---- ahead-of-time compilation ---- */
 
 typedef struct ts_aot_collective {
-    char kind[32];    /* "all_gather", as the graph has it, or as XLA names it where the graph has none */
-    char axis[64];    /* mesh axes; "" for one that XLA made itself */
-    int64_t count;    /* executions in one step, loops multiplied out */
-    int64_t bytes;    /* one device's operands in one step */
-    char kept_as[96]; /* what the optimized program has: "all-gather", "2 × all-reduce-start (async)" */
+    char kind[32];     /* "all_gather", as the graph has it, or as XLA names it where the graph has none */
+    char axis[64];     /* mesh axes, "fsdp" or "fsdp,tensor"; "" where nobody knows */
+    int64_t count;     /* executions in one step, loops multiplied out; where XLA made it itself, of XLA's */
+    int64_t bytes;     /* one device's operands in one step */
+    char kept_as[160]; /* what the optimized program has: "all-gather", "2 × all-reduce-start (async)" */
+    /* What it has, in executions and operand bytes: done at once; begun, and waited for later; and of those, the ones
+     * with a matrix product in between. */
+    int64_t sync_count, sync_bytes, async_count, async_bytes, overlapped_count, overlapped_bytes;
 } ts_aot_collective;
 
 typedef struct ts_aot_buffer { /* a large temporary or argument, by its name in the model */
@@ -530,7 +533,8 @@ void ts_slice_options_default(ts_slice_options *o); /* own weights, timing */
 /* Are all devices of c's engine one slice? x + w2·silu(w1·x), w1 split by columns and w2 by rows over all of them,
  * and an all_reduce of rank + 1, each compared on every rank; over all devices at once and axis by axis. TS_OK
  * whatever the ranks say: disagree counts them. INVALID_ARGUMENT: a number of devices that does not divide, or no
- * mesh of them; DATA_LOSS: golden holds other tensors. Owns *out until ts_slice_report_free; empty where it fails. */
+ * mesh of them; DATA_LOSS: golden holds other tensors. o NULL: the defaults.
+ * Owns *out until ts_slice_report_free; empty where it fails. */
 TS_MUST_CHECK ts_status ts_slice_check(const ts_config *c, const ts_slice_options *o,
                                        ts_slice_report *out, ts_error *err);
 void ts_slice_report_free(ts_slice_report *r);

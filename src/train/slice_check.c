@@ -24,6 +24,7 @@
 enum { BATCH = 64, HIDDEN = 128, INNER = 4 * HIDDEN, SUMS = 4, SEED = 42 };
 enum { N_X = BATCH * HIDDEN, N_W = INNER * HIDDEN };
 static const double rtol = 1e-3, atol_y = 1e-2;
+_Static_assert((int)TS_SLICE_AXES == (int)TS_MAX_AXES, "a report has room for every mesh");
 
 typedef struct slice {
     ts_engine *engine;

@@ -224,6 +224,38 @@ static void check_lies(ts_engine *e, const ts_mesh *m)
     check_lie(e, m, (lie){3, "sum", 2, 9}, "rank + 1 over all devices: element 2 is 9, expected 10");
 }
 
+/* Through tessera.h, as a program does. */
+static void test_public(void **state)
+{
+    static const char *const words[] = {"engine=cpu", "threads=1", "cpu_devices=16", "ici_fsdp_parallelism=4",
+                                        "ici_tensor_parallelism=4"};
+    lie l = {13, "feed-forward", 1, 99};
+    ts_slice_options o;
+    ts_slice_report r;
+    ts_config *c = NULL;
+    (void)state;
+    OK(ts_config_load_words(words, 5, &c, err));
+    ts_slice_options_default(&o);
+    o.timing = false;
+    OK(ts_slice_check(c, &o, &r, err));
+    assert_true(r.disagree == 0 && r.devices == 16 && r.axes == 2 && r.sum == 136);
+    assert_string_equal(r.axis[1].name, "tensor");
+    assert_int_equal(r.rank[13].coordinate[0], 3);
+    assert_int_equal(r.rank[13].coordinate[1], 1);
+    ts_slice_report_free(&r);
+    o.result = tell;
+    o.context = &l;
+    OK(ts_slice_check(c, &o, &r, err));
+    assert_int_equal(r.disagree, 1);
+    assert_non_null(strstr(r.rank[13].problem, "y[0,1] is 99, expected "));
+    ts_slice_report_free(&r);
+    o.struct_size = offsetof(ts_slice_options, result); /* of a caller that does not know the hook yet */
+    OK(ts_slice_check(c, &o, &r, err));
+    assert_int_equal(r.disagree, 0);
+    ts_slice_report_free(&r);
+    ts_config_free(c);
+}
+
 static void test_lies(void **state)
 {
     ts_mesh four = mesh(4, 0, 0), square = mesh(2, 2, 0);
@@ -358,7 +390,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cpu),     cmocka_unit_test(test_xla),
                                        cmocka_unit_test(test_lies),    cmocka_unit_test(test_golden),
                                        cmocka_unit_test(test_divides), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_straggler)};
+                                       cmocka_unit_test(test_straggler), cmocka_unit_test(test_public)};
     snprintf(golden, sizeof golden, "/tmp/tessera-slice-%d.safetensors", (int)getpid());
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(golden);
