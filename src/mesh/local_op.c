@@ -94,30 +94,46 @@ static void reduce_pair(ts_partitioner *p, const ts_assignment *a, int k, ts_val
     *y = ts_reshape(b, ts_slice(b, sum, 0, 1, 2), &T, 1);
 }
 
+static void make_rows(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
+                      ts_value *const *in, ts_value *part[3])
+{
+    int k = range_of(f, a, ts__factors_in(f, 1));
+    ts_value *local[3] = {in[0], in[1], localize(p, a, k, in[2], local_size(p, f, a, k))};
+    ts_node *rows = ts__op_n(&p->b, TS_OP_xent_rows, local, 3, &n->attr);
+    for (int i = 0; rows && i < 3; i++) part[i] = rows->out[i];
+}
+
 static void make_xent(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
                       ts_value *const *in, ts_value **out)
 {
     ts_builder *b = &p->b;
-    int k = range_of(f, a, ts__factors_in(f, 1));
-    if (k < 0) {
+    int k = range_of(f, a, ts__factors_in(f, 1)), v = ts__factors_in(f, 1)[0][0];
+    int64_t pieces = ts__head_pieces(p, n);
+    if (k < 0 && pieces == 1) {
         plain(p, n, &n->attr, in, out);
         return;
     }
-    ts_value *part[3], *local[3] = {in[0], in[1], localize(p, a, k, in[2], local_size(p, f, a, k))};
-    ts_node *rows = ts__op_n(b, TS_OP_xent_rows, local, 3, &n->attr);
-    if (!rows) return;
-    for (int i = 0; i < 3; i++) part[i] = rows->out[i];
+    ts_value *part[3] = {b->poison, b->poison, b->poison};
+    if (pieces > 1) ts__head_rows(p, n, a, v, pieces, in, part);
+    else make_rows(p, n, f, a, in, part);
+    k = v;
     ts_value *most = reduce(p, a, k, part[0], 1), *sum = ts__xent_rescale(b, part, most);
     ts_value *target = part[2];
-    reduce_pair(p, a, k, &sum, &target);
+    if (a->n[k]) reduce_pair(p, a, k, &sum, &target);
     ts__xent_finish(b, (ts_value *[3]){most, sum, target}, in[2], f->size[k], &out[0], &out[1]);
 }
 
 static void make_xent_grad(ts_partitioner *p, const ts_node *n, const ts_factors *f,
-                           const ts_assignment *a, ts_value *const *in, ts_value **out)
+                           const ts_assignment *a, ts_value *const *in, ts_value **out,
+                           ts_spec *layout)
 {
     int k = range_of(f, a, ts__factors_in(f, 1));
+    int64_t pieces = ts__head_pieces(p, n);
     ts_value *local[6];
+    if (pieces > 1) {
+        ts__head_grad(p, n, a, ts__factors_in(f, 1)[0][0], pieces, &layout[1], in, out);
+        return;
+    }
     memcpy(local, in, sizeof local);
     if (k >= 0) {
         int64_t V = local_size(p, f, a, k);
@@ -130,7 +146,7 @@ static void make_xent_grad(ts_partitioner *p, const ts_node *n, const ts_factors
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 void ts__emit_local(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
-                    ts_value *const *in, ts_value **out)
+                    ts_value *const *in, ts_value **out, ts_spec *layout)
 {
     ts_spec result = ts__assigned_spec(n->out[0], ts__factors_out(f, 0), a);
     ts_attr attr = n->attr;
@@ -138,7 +154,7 @@ void ts__emit_local(ts_partitioner *p, const ts_node *n, const ts_factors *f, co
     case TS_OP_take: make_take(p, n, f, a, in, out); return;
     case TS_OP_scatter_add: make_scatter(p, n, f, a, in, out); return;
     case TS_OP_linear_xent: make_xent(p, n, f, a, in, out); return;
-    case TS_OP_linear_xent_grad: make_xent_grad(p, n, f, a, in, out); return;
+    case TS_OP_linear_xent_grad: make_xent_grad(p, n, f, a, in, out, layout); return;
     case TS_OP_reshape: cut_shape(p, &attr.shape.shape, &result); break;
     case TS_OP_broadcast: cut_shape(p, &attr.broadcast.shape, &result); break;
     default: break;

@@ -127,7 +127,7 @@ static int add_axes(ts_mesh *m, int n, const chain *c, ts_user_axis user)
 
 ts_status ts_mesh_make(const ts_mesh_options *o, ts_mesh *out, ts_error *err)
 {
-    ts_mesh m = {0};
+    ts_mesh m = {.from = *o};
     int64_t devices, lo;
     int n = 0;
     TS_TRY(check_options(o, &devices, err));

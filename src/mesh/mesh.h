@@ -17,6 +17,14 @@
 typedef enum ts_user_axis { TS_AXIS_DATA, TS_AXIS_FSDP, TS_AXIS_TENSOR, TS_USER_AXES } ts_user_axis;
 extern const char *const ts_user_axis_names[TS_USER_AXES]; /* "data", "fsdp", "tensor" */
 
+typedef struct ts_mesh_options {
+    int64_t user[TS_USER_AXES];  /* ≥ 1 */
+    int n_torus;                 /* 0: no torus */
+    int64_t torus[TS_MAX_RANK];  /* major first; the product is the number of devices */
+    int n_heads;                 /* pairs of (kv heads, group) that the model's layers have; 0: none */
+    int64_t kv_heads[8], group[8];
+} ts_mesh_options;
+
 typedef struct ts_mesh {
     int n, devices; /* internal axes; the product of their sizes */
     struct {
@@ -25,15 +33,8 @@ typedef struct ts_mesh {
         ts_user_axis user;
     } axis[TS_MAX_AXES];
     int64_t user[TS_USER_AXES]; /* sizes as the user gave them */
+    ts_mesh_options from;
 } ts_mesh;
-
-typedef struct ts_mesh_options {
-    int64_t user[TS_USER_AXES];  /* ≥ 1 */
-    int n_torus;                 /* 0: no torus */
-    int64_t torus[TS_MAX_RANK];  /* major first; the product is the number of devices */
-    int n_heads;                 /* pairs of (kv heads, group) that the model's layers have; 0: none */
-    int64_t kv_heads[8], group[8];
-} ts_mesh_options;
 
 /* INVALID_ARGUMENT where a size is below 1, or more than TS_MAX_AXES internal axes would be needed. */
 TS_MUST_CHECK ts_status ts_mesh_make(const ts_mesh_options *o, ts_mesh *out, ts_error *err);

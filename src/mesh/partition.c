@@ -31,8 +31,8 @@ ts_placement *ts__placement(ts_partitioner *p, const ts_value *v)
     return at;
 }
 
-static void set_results(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
-                        uint16_t keep, ts_value *const *local)
+/* The layouts that an assignment gives the results. */
+static void layouts(const ts_node *n, const ts_factors *f, const ts_assignment *a, uint16_t keep, ts_spec *out)
 {
     /* The cross-entropy sums over the vocabulary itself. */
     int inside = n->op == TS_OP_linear_xent ? ts__factors_in(f, 1)[0][0] : -1;
@@ -40,11 +40,16 @@ static void set_results(ts_partitioner *p, const ts_node *n, const ts_factors *f
     for (int i = 0; inside >= 0 && i < a->n[inside]; i++) summed |= (uint16_t)(1u << a->axis[inside][i]);
     for (int i = 0; i < n->n_out; i++) {
         const int8_t (*row)[TS_ROW_MERGED] = ts__factors_out(f, i);
-        ts_spec s = ts__assigned_spec(n->out[i], row, a);
-        s.partial = (ts__lacking(f, a, row, n->out[i]->type.rank) & (uint16_t)~summed) | keep;
-        p->place[n->out[i]->id] = (ts_placement){
-            .spec = s, .use = s, .local = local ? local[i] : NULL, .known = true};
+        out[i] = ts__assigned_spec(n->out[i], row, a);
+        out[i].partial = (ts__lacking(f, a, row, n->out[i]->type.rank) & (uint16_t)~summed) | keep;
     }
+}
+
+static void set_results(ts_partitioner *p, const ts_node *n, const ts_spec *layout, ts_value *const *local)
+{
+    for (int i = 0; i < n->n_out; i++)
+        p->place[n->out[i]->id] = (ts_placement){
+            .spec = layout[i], .use = layout[i], .local = local ? local[i] : NULL, .known = true};
 }
 
 static bool is_free(ts_partitioner *p, const ts_node *n)
@@ -67,13 +72,16 @@ static void place_free(ts_partitioner *p, const ts_node *n)
 void ts__place_pruned(ts_partitioner *p, const ts_node *n)
 {
     ts_factors f;
+    ts_spec layout[TS_ROW_VALUES];
     if (n->op == TS_OP_repeat) return;
     for (int i = 0; i < n->n_in; i++) (void)ts__placement(p, n->in[i]);
     if (p->b.error.code != TS_OK || ts__factors(n, &f, NULL) != TS_OK) return;
     uint16_t keep = ts__passing(p, n, &f);
     const ts_assignment *a = ts__assign(p, n, &f, keep);
-    if (a) set_results(p, n, &f, a, keep, NULL);
-    for (int i = 0; a && i < n->n_out; i++)
+    if (!a) return;
+    layouts(n, &f, a, keep, layout);
+    set_results(p, n, layout, NULL);
+    for (int i = 0; i < n->n_out; i++)
         if (n->out[i]->pin) {
             ts_placement *at = &p->place[n->out[i]->id];
             at->spec = at->use = ts_rules_spec(p->mesh, p->rules, n->out[i]->pin->name, &n->out[i]->type, NULL);
@@ -154,15 +162,19 @@ static void make_node(ts_partitioner *p, const ts_node *n)
     if (!a) return;
     if (p->hooks && p->hooks->node == n && p->hooks->passed) *p->hooks->passed = keep != 0;
     bool sums = n->op == TS_OP_add || n->op == TS_OP_sub || n->op == TS_OP_add_n;
+    bool large_head = ts__head_pieces(p, n) > 1;
     for (int i = 0; i < n->n_in; i++) {
         ts_spec to = ts__assigned_spec(n->in[i], ts__factors_in(&f, i), a);
+        if (large_head && i == 1) to = ts__placement(p, n->in[i])->spec;
         if (sums || ts__placement(p, n->in[i])->spec.partial & keep) to.partial = keep;
         in[i] = ts__reshard(p, n->in[i], &to);
     }
     if (p->b.error.code != TS_OK) return;
     ts_value **out = in + n->n_in;
-    ts__emit_local(p, n, &f, a, in, out);
-    set_results(p, n, &f, a, keep, out);
+    ts_spec layout[TS_ROW_VALUES];
+    layouts(n, &f, a, keep, layout);
+    ts__emit_local(p, n, &f, a, in, out, layout);
+    set_results(p, n, layout, out);
     follow_wants(p, n);
 }
 
@@ -215,15 +227,32 @@ static ts_spec without_fsdp(const ts_mesh *m, ts_spec s)
     return s;
 }
 
+/* Does the rule of this name ask for one of these internal axes? */
+static bool asks(const ts_partitioner *p, const char *name, uint16_t axes)
+{
+    for (int i = 0; name && i < p->rules->n; i++) {
+        const ts_axis_rule *r = &p->rules->rule[i];
+        if (strcmp(r->name, name) != 0) continue;
+        for (int k = 0; k < r->n; k++)
+            for (int a = 0; a < p->mesh->n; a++)
+                if (axes >> a & 1 && p->mesh->axis[a].user == r->axis[k]) return true;
+        return false;
+    }
+    return false;
+}
+
+/* Remembers for people which dimensions did not take the axes that their rules ask for. */
 static void note_lost(ts_partitioner *p, const char *const *name, const ts_type *t, uint16_t lost)
 {
-    if (!(lost & (uint16_t)~p->lost) || p->o->quiet) return;
     p->lost |= lost;
-    size_t at = strlen(p->fallback);
-    for (int d = 0; d < t->rank; d++)
-        if (name[d] && t->dim[d].name && at < sizeof p->fallback)
-            at += (size_t)snprintf(p->fallback + at, sizeof p->fallback - at, "%s%s=%lld", at ? ", " : "",
-                                   name[d], (long long)t->dim[d].size);
+    for (int d = 0; d < t->rank; d++) {
+        char text[60];
+        size_t at = strlen(p->fallback);
+        if (!asks(p, name[d], lost)) continue;
+        snprintf(text, sizeof text, "%s%.24s=%lld", at ? ", " : "", name[d], (long long)t->dim[d].size);
+        if (!strstr(p->fallback, at ? text + 2 : text) && at + strlen(text) < sizeof p->fallback)
+            memcpy(p->fallback + at, text, strlen(text) + 1);
+    }
 }
 
 static ts_spec param_store(ts_partitioner *p, const ts_param_info *q, uint16_t *lost)
@@ -356,39 +385,56 @@ static void copy_params(ts_partitioner *p)
     }
 }
 
-/* What a device holds of the parameters beyond its share because a dimension could not be split, as a part of all. */
-static double unsplit_share(ts_partitioner *p)
+/* What a device holds of the matrices beyond an even share over all axes but data, as a part of all parameters. */
+static double unsplit_share(const ts_graph *g, const ts_mesh *m, const ts_axis_rules *rules)
 {
-    double all = 0, beyond = 0;
-    for (int i = 0; i < p->g->n_param; i++) {
-        const ts_param_info *q = &p->g->param[i];
+    double all = 0, beyond = 0, ways = (double)(m->user[TS_AXIS_FSDP] * m->user[TS_AXIS_TENSOR]);
+    for (int i = 0; i < g->n_param; i++) {
+        const ts_param_info *q = &g->param[i];
+        const char *name[TS_MAX_RANK] = {0};
         double elements = (double)ts_type_elements(&q->value->type);
-        uint16_t lost = 0;
-        ts_spec s = param_store(p, q, &lost);
-        double held = elements / (double)ts_spec_pieces(p->mesh, &s), share = held;
-        for (int a = 0; a < p->mesh->n; a++)
-            if (lost >> a & 1) share /= (double)p->mesh->axis[a].size;
+        param_names(q, name);
+        ts_spec s = ts_rules_spec(m, rules, name, &q->value->type, NULL);
         all += elements;
-        beyond += held - share;
+        if (q->file_rank > 1) beyond += elements / (double)ts_spec_pieces(m, &s) - elements / ways;
     }
-    return all > 0 ? beyond / all : 0;
+    return all > 0 && beyond > 0 ? beyond / all : 0;
+}
+
+/* "ici_fsdp_parallelism=4 ici_tensor_parallelism=1, …": sizes for as many devices that hold little enough. */
+static void sizes_that_work(const ts_partitioner *p, char *text, size_t n)
+{
+    int64_t both = p->mesh->user[TS_AXIS_FSDP] * p->mesh->user[TS_AXIS_TENSOR];
+    size_t at = 0;
+    text[0] = '\0';
+    for (int64_t t = both; t >= 1 && at < n; t--) {
+        ts_mesh_options o = p->mesh->from;
+        ts_mesh m;
+        if (both % t) continue;
+        o.user[TS_AXIS_FSDP] = both / t;
+        o.user[TS_AXIS_TENSOR] = t;
+        if (ts_mesh_make(&o, &m, NULL) != TS_OK || unsplit_share(p->g, &m, p->rules) > p->o->tolerance) continue;
+        at += (size_t)snprintf(text + at, n - at, "%sici_fsdp_parallelism=%lld ici_tensor_parallelism=%lld",
+                               at ? ", " : "", (long long)(both / t), (long long)t);
+    }
 }
 
 static void check_share(ts_partitioner *p, ts_partition *out)
 {
-    char text[80];
-    out->unsplit = unsplit_share(p);
+    char text[80], sizes[300];
+    out->unsplit = unsplit_share(p->g, p->mesh, p->rules);
     ts_mesh_text(p->mesh, text, sizeof text);
-    if (out->unsplit > p->o->tolerance)
+    if (out->unsplit > p->o->tolerance) {
+        sizes_that_work(p, sizes, sizeof sizes);
         ts__mistake(&p->b, TS_INVALID_ARGUMENT,
-                    "on the mesh %s each device would hold %.1f %% of the parameters beyond its share, because %s "
-                    "cannot be split; sharding_tolerance=%.3g allows it, other sizes of "
-                    "ici_tensor_parallelism and ici_fsdp_parallelism avoid it",
-                    text, 100 * out->unsplit, p->fallback[0] ? p->fallback : "some dimensions",
-                    out->unsplit * 1.01 + 0.0005);
-    else if (p->lost && !p->o->quiet)
+                    "on the mesh %s each device would hold %.1f %% of the parameters beyond its share%s%s; "
+                    "sharding_tolerance=%.3g allows it%s%s",
+                    text, 100 * out->unsplit, p->fallback[0] ? ", because of " : "", p->fallback,
+                    out->unsplit * 1.01 + 0.0005, *sizes ? ", and these sizes avoid it: " : "", sizes);
+    } else if (p->lost && !p->o->quiet) {
         ts_log(TS_LOG_WARNING, "mesh %s: not all axes divide %s; those parts are held whole (%.1f %% of the parameters)",
                text, p->fallback, 100 * out->unsplit);
+    }
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ typedef struct ts_partition_options {
     bool whole_batch;           /* a batch that does not divide stays whole (samples); else it is an error */
     bool widen_off, stationary_off; /* for tests: masks are not widened; tables are always gathered */
     bool quiet;                     /* no warnings */
+    int64_t head_bytes; /* of a head's weights that are gathered at once; 0: 64 MiB */
 } ts_partition_options;
 
 typedef struct ts_partition {

@@ -74,6 +74,7 @@ typedef struct ts_partitioner {
     ts_reshard_memo **memo;
     ts_index_memo *index;
     ts_reshard_scope scope;
+    int bodies;         /* of loops that the partitioner made itself */
     uint16_t lost;      /* axes that some dimension did not take */
     char fallback[400]; /* which, for people */
 } ts_partitioner;
@@ -100,11 +101,20 @@ uint16_t ts__lacking(const ts_factors *f, const ts_assignment *a, const int8_t (
 /* Places the results of a node that is in no program, so that its assignment is known. */
 void ts__place_pruned(ts_partitioner *p, const ts_node *n);
 
-/* local_op.c: the node's operation on local operands. */
+/* local_op.c: the node's operation on local operands. layout [n_out]: of the results. */
 void ts__emit_local(ts_partitioner *p, const ts_node *n, const ts_factors *f, const ts_assignment *a,
-                    ts_value *const *in, ts_value **out);
+                    ts_value *const *in, ts_value **out, ts_spec *layout);
 /* A free value in a layout. */
 ts_value *ts__emit_free(ts_partitioner *p, const ts_node *made, const ts_spec *spec);
+
+/* partition_head.c: a large head, its weights gathered in pieces of the vocabulary. pieces 1: it is not large. in[1] is
+ * the head as it is stored. */
+int64_t ts__head_pieces(ts_partitioner *p, const ts_node *n);
+void ts__head_rows(ts_partitioner *p, const ts_node *n, const ts_assignment *a, int factor, int64_t pieces,
+                   ts_value *const *in, ts_value *part[3]);
+/* dw: the layout that the gradient of the whole would have; changed to the one it has. */
+void ts__head_grad(ts_partitioner *p, const ts_node *n, const ts_assignment *a, int factor, int64_t pieces,
+                   ts_spec *dw, ts_value *const *in, ts_value *out[2]);
 
 /* partition.c */
 void ts__partition_region(ts_partitioner *p, const ts_region *r);

@@ -155,12 +155,14 @@ static double worst_error(const ts_graph *g, const values *a, const values *b, c
 
 /* ---- equality -------------------------------------------------------------------------------- */
 
+static int64_t head_bytes; /* 0: as users have it */
+
 static ts_partition *partition(const ts_graph *g, const ts_model_config *m, const mesh_case *c)
 {
     ts_error err = {0};
     ts_partition *p = NULL;
     ts_mesh mesh = mesh_of(c->data, c->fsdp, c->tensor, m->kv_heads, m->heads / m->kv_heads);
-    ts_partition_options o = {.struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true};
+    ts_partition_options o = {.struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true, .head_bytes = head_bytes};
     if (ts_partition_new(g, &o, &p, &err) != TS_OK) fail_msg("%s", err.msg);
     return p;
 }
@@ -213,6 +215,19 @@ static void variants_are_equal(void **state)
         }
 }
 
+/* A head that is gathered in pieces, as large ones are: 512 rows of 128 bytes in pieces of 1 KiB. */
+static void head_in_pieces(void **state)
+{
+    static const mesh_case c[] = {{1, 4, 1}, {1, 2, 4}, {2, 2, 2}, {1, 8, 1}};
+    (void)state;
+    head_bytes = 1 << 10;
+    compare("cpu", "pieces", &llama, 16, c, 4);
+    ts_model_config tied = llama;
+    tied.tied = true;
+    compare("cpu", "tied", &tied, 15, c, 4);
+    head_bytes = 0;
+}
+
 static void equal_on_cpu(void **state)
 {
     (void)state;
@@ -239,6 +254,7 @@ static void equal_on_xla(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(equal_on_cpu), cmocka_unit_test(variants_are_equal),
+                                       cmocka_unit_test(head_in_pieces),
                                        cmocka_unit_test(equal_on_xla)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
