@@ -20,7 +20,8 @@ static const char help[] =
     "  xla_dump_to              folder that keeps XLA's programs, before and after\n"
     "  --json                   {\"topology\", \"devices\", \"per_device\": {\"argument_bytes\", …}, \"flops\",\n"
     "                           \"bytes_accessed\", \"collectives\": [{\"kind\", \"axis\", \"count\", \"bytes\",\n"
-    "                           \"kept_as\"}], \"compile_seconds\", \"total_seconds\", \"host_peak_bytes\"}\n"
+    "                           \"kept_as\", \"sync_bytes\", \"async_bytes\", \"overlapped_bytes\", …_count}],\n"
+    "                           \"compile_seconds\", \"total_seconds\", \"host_peak_bytes\"}\n"
     "                           peak_bytes beyond capacity_bytes: it does not fit\n"
     "  --quiet                  no progress\n\n"
     "No device and no network is used; `tessera plugins install tpu` brings the compiler for TPUs.\n\n"
@@ -70,6 +71,11 @@ static void json_memory(const ts_aot_report *r)
     printf("}");
 }
 
+static void json_kept(const char *how, int64_t count, int64_t bytes)
+{
+    printf(", \"%s_count\": %lld, \"%s_bytes\": %lld", how, (long long)count, how, (long long)bytes);
+}
+
 static void print_json(const ts_aot_report *r)
 {
     printf("{");
@@ -86,6 +92,9 @@ static void print_json(const ts_aot_report *r)
         json_text("axis", c->axis);
         printf(", \"count\": %lld, \"bytes\": %lld, ", (long long)c->count, (long long)c->bytes);
         json_text("kept_as", c->kept_as);
+        json_kept("sync", c->sync_count, c->sync_bytes);
+        json_kept("async", c->async_count, c->async_bytes);
+        json_kept("overlapped", c->overlapped_count, c->overlapped_bytes);
         printf("}");
     }
     printf("], \"compile_seconds\": %.3f, \"total_seconds\": %.3f, \"host_peak_bytes\": %lld}\n",
@@ -143,12 +152,14 @@ static void print_collectives(const ts_aot_report *r)
         printf("collectives: none\n");
         return;
     }
-    printf("collectives of a device and step:\n  %-20s %-12s %8s %12s  %s\n", "", "axis", "count", "MB",
-           "in the optimized program");
+    printf("collectives of a device and step, MB of operands:\n  %-20s %-12s %8s %12s %12s %12s %12s  %s\n", "",
+           "axis", "count", "asked", "sync", "async", "overlapped", "in the optimized program");
     for (size_t i = 0; i < r->n_collective; i++) {
         const ts_aot_collective *c = &r->collective[i];
-        printf("  %-20s %-12s %8lld %12.3f  %s\n", c->kind, *c->axis ? c->axis : "–",
-               (long long)c->count, (double)c->bytes / 1e6, *c->kept_as ? c->kept_as : "nothing");
+        printf("  %-20s %-12s %8lld %12.3f %12.3f %12.3f %12.3f  %s\n", c->kind, *c->axis ? c->axis : "–",
+               (long long)c->count, (double)c->bytes / 1e6, (double)c->sync_bytes / 1e6,
+               (double)c->async_bytes / 1e6, (double)c->overlapped_bytes / 1e6,
+               *c->kept_as ? c->kept_as : "nothing");
     }
 }
 

@@ -3,7 +3,7 @@
  * Of a folder's files those of the largest program count: small helpers of the plugin may be dumped beside it. A dump
  * is a service of XLA without a promise of its form, so a file that is missing or reads differently costs figures,
  * never the compilation: a warning says which.
- * Not here: how HLO is read (hlo.c).
+ * Not here: how HLO is read (hlo.c), its collectives beside the graph's (aot_collectives.c).
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -54,101 +54,11 @@ static ts_status read_largest(const char *folder, const char *end, char **text, 
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* What the graph asks for, by op and axis; regions nest as deep as repeats do. */
-static bool count_graph(const ts_graph *g, const ts_region *r, int64_t runs, ts_aot_report *out,
-                        size_t room)
-{
-    for (const ts_node *n = r->first; n; n = n->next) {
-        int64_t times = runs, bytes = 0;
-        if (n->body && (ts_mul_i64(runs, n->attr.repeat.n, &times) ||
-                        !count_graph(g, n->body, times, out, room)))
-            return false;
-        if (ts_op_infos[n->op].kind != TS_COLLECTIVE || !n->n_in) continue;
-        const char *name = ts_op_infos[n->op].name, *axis = n->attr.collective.axis;
-        size_t k = 0;
-        for (; k < out->n_collective; k++)
-            if (!strcmp(out->collective[k].kind, name) && !strcmp(out->collective[k].axis, axis)) break;
-        if (k == room) return false;
-        ts_aot_collective *c = &out->collective[k];
-        if (k == out->n_collective) {
-            snprintf(c->kind, sizeof c->kind, "%.31s", name);
-            snprintf(c->axis, sizeof c->axis, "%.63s", axis);
-            out->n_collective++;
-        }
-        for (int i = 0; i < n->n_in; i++) bytes += (int64_t)ts_type_bytes(&n->in[i]->type);
-        if (ts_mul_i64(runs, bytes, &bytes) || ts_add_i64(c->count, runs, &c->count) ||
-            ts_add_i64(c->bytes, bytes, &c->bytes))
-            return false;
-    }
-    return true;
-}
-
-/* Do the groups run along that axis? Neighbours on it are as many devices apart as the axes behind it have. */
-static bool along(const ts_graph *g, const char *axis, const ts_hlo_collective *c)
-{
-    int64_t stride = 1;
-    for (int i = g->n_axis - 1; i >= 0; stride *= g->axis[i--].size)
-        if (strcmp(g->axis[i].name, axis) == 0)
-            return (!c->group || c->group == g->axis[i].size) && (!c->stride || c->stride == stride);
-    return false;
-}
-
-/* "all-gather-start" is the graph's all_gather. */
-static bool same_kind(const char *xla, const char *graph)
-{
-    for (; *graph; xla++, graph++)
-        if (*xla != *graph && !(*xla == '-' && *graph == '_')) return false;
-    return *xla == '\0' || strcmp(xla, "-start") == 0;
-}
-
-/* "all-gather, 2 × all-reduce-start (async)" */
-static void add_kept(ts_aot_collective *c, const ts_hlo_collective *from)
-{
-    size_t n = strlen(c->kept_as), room = sizeof c->kept_as - n;
-    char sites[32] = "";
-    if (from->sites != 1) snprintf(sites, sizeof sites, "%lld × ", (long long)from->sites);
-    snprintf(c->kept_as + n, room, "%s%s%s%s", n ? ", " : "", sites, from->op,
-             from->asynchronous ? " (async)" : "");
-}
-
-/* Of the graph's rows those of the same op along the same axis say what became of them; what XLA made itself stands
- * behind them. */
-static ts_status take_collectives(const ts_graph *g, const ts_hlo_summary *s, ts_aot_report *out,
-                                  ts_error *err)
-{
-    enum { MAX_ROWS = 64 };
-    out->collective = ts_alloc_zero((MAX_ROWS + s->n_collective) * sizeof *out->collective);
-    if (!out->collective)
-        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a report's collectives");
-    if (!count_graph(g, g->top, 1, out, MAX_ROWS))
-        return TS_ERROR(err, TS_INTERNAL,
-                        "a graph's collectives are of more than %d kinds or beyond 64 bits of bytes",
-                        MAX_ROWS);
-    size_t asked = out->n_collective;
-    for (size_t i = 0; i < s->n_collective; i++) {
-        const ts_hlo_collective *from = &s->collective[i];
-        bool matched = false;
-        for (size_t k = 0; k < asked && !matched; k++) {
-            ts_aot_collective *c = &out->collective[k];
-            matched = same_kind(from->op, c->kind) && along(g, c->axis, from);
-            if (matched) add_kept(c, from);
-        }
-        if (matched) continue;
-        ts_aot_collective *c = &out->collective[out->n_collective++];
-        size_t n = strcspn(from->op, " ");
-        if (n > 6 && strcmp(from->op + n - 6, "-start") == 0) n -= 6;
-        snprintf(c->kind, sizeof c->kind, "%.*s", n < 31 ? (int)n : 31, from->op);
-        c->count = from->count;
-        c->bytes = from->bytes;
-        add_kept(c, from);
-    }
-    return TS_OK;
-}
-
-static ts_status read_program(const ts_graph *g, const ts_hlo *h, ts_aot_report *out, ts_error *err)
+static ts_status read_program(const ts_aot_job *job, const ts_hlo *h, ts_aot_report *out, ts_error *err)
 {
     ts_hlo_summary s;
-    TS_TRY(ts__hlo_summarize(h, &s, err));
+    const ts_hlo_mesh mesh = ts__aot_mesh(job);
+    TS_TRY(ts__hlo_summarize(h, &mesh, &s, err));
     out->flops = s.flops;
     out->bytes_accessed = s.bytes;
     if (s.unknown_loops)
@@ -156,7 +66,7 @@ static ts_status read_program(const ts_graph *g, const ts_hlo *h, ts_aot_report 
                "%lld loops of the optimized program do not tell how often they run; their work is "
                "counted once",
                (long long)s.unknown_loops);
-    ts_status status = take_collectives(g, &s, out, err);
+    ts_status status = ts__aot_collectives(job, &s, out, err);
     ts__hlo_summary_free(&s);
     return status;
 }
@@ -291,7 +201,7 @@ ts_status ts__aot_read_dump(const ts_aot_job *job, const char *folder, ts_aot_re
     ts_status status = TS_OK;
     if (read_largest(folder, "after_optimizations.txt", &text, &n, &odd) == TS_OK && text &&
         ts__hlo_parse(text, n, &h, &odd) == TS_OK)
-        status = read_program(job->graph, h, out, err);
+        status = read_program(job, h, out, err);
     if (odd.code != TS_OK)
         ts_log(TS_LOG_WARNING,
                "the optimized program cannot be read (%s): work and traffic are the plugin's own "

@@ -3,6 +3,7 @@
 #define TS_AOT_INTERNAL_H
 
 #include "xla/aot.h"
+#include "xla/hlo.h"
 #include "xla/pjrt.h"
 #include "xla/saved.h"
 
@@ -30,5 +31,11 @@ void ts__aot_child(void *context, int fd);
  * buffers. A folder without a dump leaves what out has. */
 TS_MUST_CHECK ts_status ts__aot_read_dump(const ts_aot_job *job, const char *folder,
                                           ts_aot_report *out, ts_error *err);
+
+/* The mesh that the job's program is for; n 0: none. */
+ts_hlo_mesh ts__aot_mesh(const ts_aot_job *job);
+/* Fills out->collective: what the graph asks for, and what the optimized program has in its place. */
+TS_MUST_CHECK ts_status ts__aot_collectives(const ts_aot_job *job, const ts_hlo_summary *s,
+                                            ts_aot_report *out, ts_error *err);
 
 #endif

@@ -1,10 +1,11 @@
 /* xla/compile_options.c – the bytes of a CompileOptionsProto, field by field.
  *
- * A protocol buffer is a row of fields: number and kind as a varint, then the value, or its length and bytes. Only
- * what Tessera says is written: replicas, or as many partitions and the partitioner that reads shardings; which device each
- * one is when there are several or a choice was made; flags. A message inside is written first, because its length
- * stands before it. The device ordinal must be −1: without one, some plugins end the process. Largest and smallest
- * keep NaN, as StableHLO says and XLA's CPU backend does only when it is told; every backend knows its flag.
+ * A protocol buffer is a row of fields: number and kind as a varint, then the value, or its length
+ * and bytes. Only what Tessera says is written: replicas, or as many partitions and the partitioner
+ * that reads shardings; which device each one is when there are several or a choice was made;
+ * flags. A message inside is written first, because its length stands before it. The device ordinal
+ * must be −1: without one, some plugins end the process. Largest and smallest keep NaN, as
+ * StableHLO says and XLA's CPU backend does only when it is told; every backend knows its flag.
  */
 #include "xla/compile_options.h"
 
@@ -66,7 +67,8 @@ static void put_message(ts_string *out, int field, ts_string *message)
 
 static ts_string message_like(const ts_string *out) { return ts_string_new(out->max); }
 
-/* A computation is a partition, with the device of each replica. There are several of the one or of the other. */
+/* A computation is a partition, with the device of each replica. There are several of the one or of
+ * the other. */
 static void put_assignment(ts_string *out, const ts_compile_options *o)
 {
     ts_string all = message_like(out);
@@ -146,10 +148,11 @@ ts_status ts__compile_options_write(const ts_compile_options *o, ts_string *out,
     return TS_OK;
 }
 
-/* What libtpu 0.0.52 does better when told, in a step of llama3.2-1b (docs/engines.md); other platforms refuse the flags.
- * By itself it tiles products for 32 MiB of on-chip scratch: with 16 it compiles in half the time, moves 5 % fewer bytes
- * and needs no more memory. It makes a loop's weights bf16 before the loop where its body converts them anyway, all
- * layers at once: without, 7 % less memory for 1 % more bytes. */
+/* What libtpu 0.0.52 does better when told, in a step of llama3.2-1b (docs/engines.md); other
+ * platforms refuse the flags. By itself it tiles products for 32 MiB of on-chip scratch: with 16 it
+ * compiles in half the time, moves 5 % fewer bytes and needs no more memory. It makes a loop's
+ * weights bf16 before the loop where its body converts them anyway, all layers at once: without, 7
+ * % less memory for 1 % more bytes. */
 static const char *const tpu_flags[] = {"xla_tpu_scoped_vmem_limit_kib=16384",
                                         "xla_jf_bf16_propagation=false"};
 enum { TPU_FLAGS = sizeof tpu_flags / sizeof *tpu_flags };

@@ -1,8 +1,11 @@
-/* xla/executable.c – a graph compiled for the plugin's devices, or loaded as it was compiled before.
+/* xla/executable.c – a graph compiled for the plugin's devices, or loaded as it was compiled
+ * before.
  *
- * Replica d of the program, or partition d, runs on device d of the engine: that is what the device assignment asks for, and what is
- * read back. A plugin may list an executable's devices in any order; `order` maps its places to replicas.
- * Not here: running it (execute.c), the program's text (stablehlo.c), the file of a compiled program (saved.c).
+ * Replica d of the program, or partition d, runs on device d of the engine: that is what the device
+ * assignment asks for, and what is read back. A plugin may list an executable's devices in any
+ * order; `order` maps its places to replicas.
+ * Not here: running it (execute.c), the program's text (stablehlo.c), the file of a compiled
+ * program (saved.c).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -107,7 +110,8 @@ static bool read_varint(const unsigned char **p, const unsigned char *end, uint6
     return false;
 }
 
-/* Field 1 of a computation, packed or not, into id behind the count that are there; the new count, −1: broken. */
+/* Field 1 of a computation, packed or not, into id behind the count that are there; the new count,
+ * −1: broken. */
 static int read_ids(const unsigned char *p, const unsigned char *stop, int64_t *id, int count, int max)
 {
     uint64_t key, n, v;
@@ -127,8 +131,8 @@ static int read_ids(const unsigned char *p, const unsigned char *stop, int64_t *
     return count;
 }
 
-/* DeviceAssignmentProto: the devices of its computations (field 3), one after the other, each replica by replica. Returns
- * how many were read, −1 where it is not such a message. */
+/* DeviceAssignmentProto: the devices of its computations (field 3), one after the other, each
+ * replica by replica. Returns how many were read, −1 where it is not such a message. */
 static int read_assignment(const unsigned char *p, const unsigned char *end, int64_t *id, int max)
 {
     uint64_t key, n, v;
@@ -420,7 +424,8 @@ ts_status ts__xla_serialize(ts_executable *executable, void **bytes, size_t *n, 
     return status;
 }
 
-/* The slice that a file must have been compiled for: counted on a cpu, else by the devices' kind and coordinates. */
+/* The slice that a file must have been compiled for: counted on a cpu, else by the devices' kind
+ * and coordinates. */
 static ts_status topology_key(const ts_xla *e, char *key, size_t n, ts_error *err)
 {
     ts_topology t;

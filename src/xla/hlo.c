@@ -385,6 +385,10 @@ static ts_status read_all(reader *r, const char *text, size_t n)
     r->end = end;
     r->line = 1;
     if (n < 10 || memcmp(text, "HloModule ", 10) != 0) return wrong(r, "no HloModule");
+    const char *head = memchr(text, '\n', n);
+    static const char scheduled[] = "is_scheduled=true";
+    r->h->scheduled =
+        head && memmem(text, (size_t)(head - text), scheduled, sizeof scheduled - 1) != NULL;
     for (const char *p = text; p < end; r->line++) {
         const char *stop = memchr(p, '\n', (size_t)(end - p));
         r->p = p;

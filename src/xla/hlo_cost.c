@@ -1,34 +1,16 @@
-/* xla/hlo_cost.c – sums over a parsed module: multiply-adds, bytes that move, collectives.
+/* xla/hlo_cost.c – sums over a parsed module: multiply-adds and bytes that move.
  *
  * How often a computation runs is known before it is looked at: callers stand below what they call, so computations
  * are visited from the last to the first. Products are counted wherever they stand; bytes where an instruction
  * reads or writes device memory: a fusion's parameter that is only sliced counts its slices, a result that is an
  * update in place counts the update, values in on-chip memory count nothing. All branches of a conditional count.
- * Not here: elementwise work, padding of tiles, time.
+ * Not here: collectives (hlo_collective.c), elementwise work, padding of tiles, time.
  */
 #include <stdlib.h>
 
 #include "xla/hlo_internal.h"
 
-typedef struct visit {
-    double runs;       /* of this computation in one execution of the module */
-    bool fused;        /* inside a fusion: its instructions touch no memory */
-    bool asynchronous; /* called by an async-start */
-    int64_t *read;     /* bytes it reads of each parameter, by number; [n_read] */
-    int n_read;
-    int64_t written;
-} visit;
-
-typedef struct walk {
-    const ts_hlo *h;
-    ts_arena *arena;
-    visit *visit; /* [n_computation] */
-    ts_hlo_summary *out;
-    size_t capacity;
-    ts_error *err;
-} walk;
-
-static const hlo_instruction *operand(const walk *w, const hlo_instruction *x, int i)
+static const hlo_instruction *operand(const hlo_walk *w, const hlo_instruction *x, int i)
 {
     if (i >= x->n_in || x->in[i].instruction < 0) return NULL;
     return &w->h->instruction[x->in[i].instruction];
@@ -44,13 +26,13 @@ static int64_t operand_bytes(const hlo_instruction *x, int i)
     return i < x->n_in ? device_bytes(x->in[i].shape) : 0;
 }
 
-/* Clipped, not wrapped: a text can ask for any number of executions. */
-static int64_t times(double runs, int64_t n)
+int64_t ts__hlo_times(double runs, int64_t n)
 {
     double v = runs * (double)n;
     return v < 9e18 ? (int64_t)v : INT64_MAX;
 }
-static int64_t plus(int64_t a, int64_t b)
+
+int64_t ts__hlo_plus(int64_t a, int64_t b)
 {
     int64_t v;
     return ts_add_i64(a, b, &v) ? INT64_MAX : v;
@@ -167,18 +149,17 @@ static bool is_view(slice op)
     return hlo_is(op, "bitcast") || hlo_is(op, "get-tuple-element");
 }
 
-static int callee(const walk *w, const hlo_instruction *x, const char *key)
+int ts__hlo_callee(const hlo_walk *w, const hlo_instruction *x, const char *key)
 {
     slice name;
     return ts__hlo_attr(x, key, &name) ? ts__hlo_computation(w->h, name, x->computation) : -1;
 }
 
-/* What instruction x reads of its operand i; callees were measured before. */
-static int64_t reads(const walk *w, const hlo_instruction *x, int i)
+int64_t ts__hlo_reads(const hlo_walk *w, const hlo_instruction *x, int i)
 {
     int64_t all = operand_bytes(x, i), part = all;
     bool sliced = hlo_is(x->op, "dynamic-slice") || hlo_is(x->op, "slice") || hlo_is(x->op, "gather");
-    int c = hlo_is(x->op, "fusion") ? callee(w, x, "calls") : -1;
+    int c = hlo_is(x->op, "fusion") ? ts__hlo_callee(w, x, "calls") : -1;
     if (c >= 0)
         part = i < w->visit[c].n_read ? w->visit[c].read[i] : 0;
     else if (sliced && i == 0)
@@ -188,10 +169,10 @@ static int64_t reads(const walk *w, const hlo_instruction *x, int i)
     return part < all ? part : all;
 }
 
-static int64_t writes(const walk *w, const hlo_instruction *x)
+static int64_t writes(const hlo_walk *w, const hlo_instruction *x)
 {
     int64_t all = device_bytes(x->shape), part = all;
-    int c = hlo_is(x->op, "fusion") ? callee(w, x, "calls") : -1;
+    int c = hlo_is(x->op, "fusion") ? ts__hlo_callee(w, x, "calls") : -1;
     if (c >= 0) part = w->visit[c].written;
     if (hlo_is(x->op, "dynamic-update-slice") && x->n_in > 1 && x->in[1].shape)
         part = x->in[1].shape->bytes;
@@ -200,7 +181,7 @@ static int64_t writes(const walk *w, const hlo_instruction *x)
 }
 
 /* Bytes that a fused computation writes: of its root, or of every element of a tuple. */
-static int64_t root_writes(const walk *w, const hlo_instruction *x)
+static int64_t root_writes(const hlo_walk *w, const hlo_instruction *x)
 {
     while (is_view(x->op) && operand(w, x, 0)) x = operand(w, x, 0);
     if (!hlo_is(x->op, "tuple")) return writes(w, x);
@@ -208,17 +189,17 @@ static int64_t root_writes(const walk *w, const hlo_instruction *x)
     for (int i = 0; i < x->n_in; i++) {
         const hlo_instruction *y = operand(w, x, i);
         while (y && is_view(y->op) && operand(w, y, 0)) y = operand(w, y, 0);
-        n = plus(n, y && !hlo_is(y->op, "tuple") ? writes(w, y) : operand_bytes(x, i));
+        n = ts__hlo_plus(n, y && !hlo_is(y->op, "tuple") ? writes(w, y) : operand_bytes(x, i));
     }
     return n;
 }
 
 /* Fills read and written of a computation as if it were fused. */
-static bool measure(walk *w, int index)
+static bool measure(hlo_walk *w, int index)
 {
     const hlo_computation *c = &w->h->computation[index];
     const hlo_instruction *first = &w->h->instruction[c->first];
-    visit *v = &w->visit[index];
+    hlo_visit *v = &w->visit[index];
     for (int i = 0; i < c->count; i++)
         if (first[i].number >= v->n_read && first[i].number < c->count)
             v->n_read = first[i].number + 1;
@@ -237,7 +218,7 @@ static bool measure(walk *w, int index)
             if (is_view(x->op))
                 source[i] = p;
             else
-                v->read[p] = plus(v->read[p], reads(w, x, k));
+                v->read[p] = ts__hlo_plus(v->read[p], ts__hlo_reads(w, x, k));
         }
     }
     v->written = root_writes(w, &w->h->instruction[c->root]);
@@ -246,7 +227,7 @@ static bool measure(walk *w, int index)
 }
 
 /* Traffic of an instruction that stands by itself. */
-static int64_t traffic(const walk *w, const hlo_instruction *x)
+static int64_t traffic(const hlo_walk *w, const hlo_instruction *x)
 {
     static const char *const none[] = {
         "parameter",   "constant",        "tuple",       "get-tuple-element", "bitcast",
@@ -262,17 +243,17 @@ static int64_t traffic(const walk *w, const hlo_instruction *x)
         return 0;
     bool start = x->op.n > 6 && memcmp(x->op.p + x->op.n - 6, "-start", 6) == 0;
     int64_t n = 0;
-    for (int i = 0; i < x->n_in; i++) n = plus(n, reads(w, x, i));
-    if (!start || !x->shape->tuple || hlo_is(x->op, "all-reduce-start")) return plus(n, writes(w, x));
+    for (int i = 0; i < x->n_in; i++) n = ts__hlo_plus(n, ts__hlo_reads(w, x, i));
+    if (!start || !x->shape->tuple || hlo_is(x->op, "all-reduce-start")) return ts__hlo_plus(n, writes(w, x));
     /* The tuple of a start lists operands and contexts too. */
     int result = hlo_is(x->op, "copy-start") ? 0 : 1;
-    return result < x->shape->n_child ? plus(n, device_bytes(x->shape->child[result])) : n;
+    return result < x->shape->n_child ? ts__hlo_plus(n, device_bytes(x->shape->child[result])) : n;
 }
 
 /* ---- loops ----------------------------------------------------------------------------------- */
 
 /* A whole number that an instruction certainly is: a constant, or a copy of one. */
-static bool known_int(const walk *w, const hlo_instruction *x, int64_t *out)
+static bool known_int(const hlo_walk *w, const hlo_instruction *x, int64_t *out)
 {
     static const char *const same[] = {"copy", "bitcast", "convert", "reshape", "copy-done", NULL};
     while (x && one_of(x->op, same)) x = operand(w, x, 0);
@@ -280,7 +261,7 @@ static bool known_int(const walk *w, const hlo_instruction *x, int64_t *out)
 }
 
 /* The value that element k of the loop's state begins with; 0 where that cannot be seen. */
-static int64_t start_of(const walk *w, const hlo_instruction *loop, int64_t k)
+static int64_t start_of(const hlo_walk *w, const hlo_instruction *loop, int64_t k)
 {
     const hlo_instruction *tuple = operand(w, loop, 0);
     int64_t v = 0;
@@ -289,7 +270,7 @@ static int64_t start_of(const walk *w, const hlo_instruction *loop, int64_t k)
 }
 
 /* Which element of the state operand i of a comparison is; −1 when it is none. */
-static int64_t state_index(const walk *w, const hlo_instruction *x, int i)
+static int64_t state_index(const hlo_walk *w, const hlo_instruction *x, int i)
 {
     const hlo_instruction *from = operand(w, x, i);
     slice index;
@@ -305,7 +286,7 @@ static int64_t state_index(const walk *w, const hlo_instruction *x, int i)
 }
 
 /* {"known_trip_count":{"n":"16"}}, else start < n with a step of one; −1: neither. */
-static int64_t trip_count(const walk *w, const hlo_instruction *loop)
+static int64_t trip_count(const hlo_walk *w, const hlo_instruction *loop)
 {
     slice config, direction;
     int64_t n, limit;
@@ -318,10 +299,10 @@ static int64_t trip_count(const walk *w, const hlo_instruction *loop)
             n >= 0)
             return n;
     }
-    int c = callee(w, loop, "condition");
+    int c = ts__hlo_callee(w, loop, "condition");
     if (c < 0) return -1;
     const hlo_instruction *root = &w->h->instruction[w->h->computation[c].root], *outer = root;
-    if (hlo_is(root->op, "fusion") && (c = callee(w, root, "calls")) >= 0)
+    if (hlo_is(root->op, "fusion") && (c = ts__hlo_callee(w, root, "calls")) >= 0)
         root = &w->h->instruction[w->h->computation[c].root];
     if (!hlo_is(root->op, "compare") || !ts__hlo_attr(root, "direction", &direction) ||
         !hlo_is(direction, "LT"))
@@ -338,139 +319,49 @@ static int64_t trip_count(const walk *w, const hlo_instruction *loop)
     return __builtin_sub_overflow(limit, start, &n) ? INT64_MAX : n;
 }
 
-/* ---- collectives ----------------------------------------------------------------------------- */
-
-typedef struct groups {
-    int64_t size, stride; /* devices of one; between its first two. 0 where the text does not say */
-} groups;
-
-/* The numbers of "a,b,c" behind c, as many as there are; returns their count. */
-static int numbers(slice text, char end, int64_t *out, int room)
-{
-    int n = 0;
-    const char *p = text.p, *stop = memchr(text.p, end, text.n);
-    while (stop && p < stop && n < room && ts__hlo_int((slice){p, (size_t)(stop - p)}, &out[n])) {
-        const char *comma = memchr(p, ',', (size_t)(stop - p));
-        n++;
-        p = comma ? comma + 1 : stop;
-    }
-    return n;
-}
-
-/* [groups,size]<=[d0,d1,…]T(p0,p1,…): 0, 1, 2 … in the shape d, its dimensions in the order p, cut into groups. */
-static groups counted_groups(slice text)
-{
-    int64_t shape[2], dim[8], order[8];
-    groups g = {0, 1};
-    if (numbers((slice){text.p + 1, text.n - 1}, ']', shape, 2) != 2) return (groups){0, 0};
-    g.size = shape[1];
-    const char *d = memmem(text.p, text.n, "<=[", 3), *t = memmem(text.p, text.n, "T(", 2);
-    const char *end = text.p + text.n;
-    int n = d ? numbers((slice){d + 3, (size_t)(end - d) - 3}, ']', dim, 8) : 0;
-    int m = t ? numbers((slice){t + 2, (size_t)(end - t) - 2}, ')', order, 8) : 0;
-    if (!t) return g;
-    if (n < 1 || m != n || order[n - 1] < 0 || order[n - 1] >= n) return (groups){g.size, 0};
-    for (int64_t i = order[n - 1] + 1; i < n; i++) g.stride = times((double)g.stride, dim[i]);
-    return g;
-}
-
-static groups groups_of(const hlo_instruction *x)
-{
-    slice all, first;
-    size_t at = 0;
-    int64_t id, before = 0;
-    groups g = {0, 0};
-    if (!ts__hlo_attr(x, "replica_groups", &all) || all.n < 2) return g;
-    if (all.p[0] == '[') return counted_groups(all);
-    if (!ts__hlo_element(all, &at, &first)) return g;
-    at = 0;
-    for (slice one; ts__hlo_element(first, &at, &one);) {
-        if (!one.n) continue;
-        if (g.size == 1 && ts__hlo_int(one, &id) && id > before) g.stride = id - before;
-        if (g.size == 0 && !ts__hlo_int(one, &before)) before = INT64_MAX;
-        g.size++;
-    }
-    return g;
-}
-
-static bool is_collective(slice op, bool *start)
-{
-    static const char *const names[] = {
-        "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute",
-        "collective-broadcast", "ragged-all-to-all", NULL};
-    *start = op.n > 6 && memcmp(op.p + op.n - 6, "-start", 6) == 0;
-    return one_of((slice){op.p, op.n - (*start ? 6 : 0)}, names);
-}
-
-static ts_status add_collective(walk *w, const hlo_instruction *x, const visit *v, bool start)
-{
-    ts_hlo_summary *s = w->out;
-    groups g = groups_of(x);
-    int64_t bytes = 0;
-    bool asynchronous = start || v->asynchronous;
-    size_t k = 0;
-    for (; k < s->n_collective; k++) {
-        const ts_hlo_collective *c = &s->collective[k];
-        if (hlo_is(x->op, c->op) && c->group == g.size && c->stride == g.stride &&
-            c->asynchronous == asynchronous)
-            break;
-    }
-    if (k == w->capacity) {
-        size_t more = 2 * k + 8, size = sizeof *s->collective;
-        void *p = ts_realloc(s->collective, k * size, more * size);
-        if (!p)
-            return TS_ERROR(w->err, TS_RESOURCE_EXHAUSTED, "memory is out for an HLO summary");
-        s->collective = p;
-        w->capacity = more;
-    }
-    ts_hlo_collective *c = &s->collective[k];
-    if (k == s->n_collective) {
-        *c = (ts_hlo_collective){
-            .group = g.size, .stride = g.stride, .asynchronous = asynchronous};
-        memcpy(c->op, x->op.p, x->op.n < sizeof c->op ? x->op.n : sizeof c->op - 1);
-        ts__hlo_scope(w->h, x, c->name, sizeof c->name);
-        s->n_collective++;
-    }
-    for (int i = 0; i < x->n_in; i++)
-        if (x->in[i].shape) bytes = plus(bytes, x->in[i].shape->bytes);
-    c->sites++;
-    c->count = plus(c->count, times(v->runs, 1));
-    c->bytes = plus(c->bytes, times(v->runs, bytes));
-    return TS_OK;
-}
-
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-static void enter(walk *w, int index, double runs, bool fused, bool asynchronous)
+/* n runs of computation `index` for each of the one that v tells of. */
+static void enter(hlo_walk *w, int index, double n, bool fused, const hlo_visit *v)
 {
     if (index < 0) return;
-    visit *v = &w->visit[index];
-    v->runs += runs;
-    v->fused = fused;
-    v->asynchronous |= asynchronous;
+    hlo_visit *c = &w->visit[index];
+    c->runs += n * v->runs;
+    c->async += n * v->async;
+    c->overlapped += n * v->overlapped;
+    c->fused = fused;
 }
 
-static void enter_list(walk *w, const hlo_instruction *x, const char *key, const visit *v)
+/* What x starts: it travels until x's done. */
+static void enter_started(hlo_walk *w, const hlo_instruction *x, bool fused, const hlo_visit *v)
+{
+    hlo_visit all = {.runs = v->runs, .async = v->runs, .overlapped = v->overlapped};
+    if (ts__hlo_overlapped(w, x)) all.overlapped = v->runs;
+    enter(w, ts__hlo_callee(w, x, "calls"), 1, fused, &all);
+}
+
+static void enter_list(hlo_walk *w, const hlo_instruction *x, const char *key, const hlo_visit *v)
 {
     slice list, one;
     size_t at = 0;
     if (!ts__hlo_attr(x, key, &list)) return;
     while (ts__hlo_element(list, &at, &one))
-        enter(w, ts__hlo_computation(w->h, one, x->computation), v->runs, v->fused, v->asynchronous);
+        enter(w, ts__hlo_computation(w->h, one, x->computation), 1, v->fused, v);
 }
 
-static void enter_callees(walk *w, const hlo_instruction *x, const visit *v)
+static void enter_callees(hlo_walk *w, const hlo_instruction *x, const hlo_visit *v)
 {
     if (hlo_is(x->op, "while")) {
         int64_t n = trip_count(w, x);
         w->out->unknown_loops += n < 0;
-        enter(w, callee(w, x, "body"), v->runs * (n < 0 ? 1 : (double)n), v->fused, v->asynchronous);
+        enter(w, ts__hlo_callee(w, x, "body"), n < 0 ? 1 : (double)n, v->fused, v);
     } else if (hlo_is(x->op, "fusion")) {
-        enter(w, callee(w, x, "calls"), v->runs, true, v->asynchronous);
+        if (ts__hlo_starts_fusion(x)) enter_started(w, x, true, v);
+        else enter(w, ts__hlo_callee(w, x, "calls"), 1, true, v);
     } else if (hlo_is(x->op, "async-start")) {
-        enter(w, callee(w, x, "calls"), v->runs, v->fused, true);
+        enter_started(w, x, v->fused, v);
     } else if (hlo_is(x->op, "call")) {
-        enter(w, callee(w, x, "to_apply"), v->runs, v->fused, v->asynchronous);
+        enter(w, ts__hlo_callee(w, x, "to_apply"), 1, v->fused, v);
     } else if (hlo_is(x->op, "conditional")) {
         enter_list(w, x, "branch_computations", v);
         enter_list(w, x, "true_computation", v);
@@ -478,33 +369,35 @@ static void enter_callees(walk *w, const hlo_instruction *x, const visit *v)
     }
 }
 
-static ts_status visit_one(walk *w, int index)
+static ts_status visit_one(hlo_walk *w, int index)
 {
     const hlo_computation *c = &w->h->computation[index];
-    const visit *v = &w->visit[index];
+    const hlo_visit *v = &w->visit[index];
     if (v->runs <= 0) return TS_OK;
     for (int i = 0; i < c->count; i++) {
         const hlo_instruction *x = &w->h->instruction[c->first + i];
-        bool start;
         if (hlo_is(x->op, "dot")) w->out->flops += v->runs * dot_flops(x);
         if (hlo_is(x->op, "convolution")) w->out->flops += v->runs * convolution_flops(x);
-        if (is_collective(x->op, &start)) TS_TRY(add_collective(w, x, v, start));
+        TS_TRY(ts__hlo_add_collective(w, x, v));
         if (!v->fused) w->out->bytes += v->runs * (double)traffic(w, x);
         enter_callees(w, x, v);
     }
     return TS_OK;
 }
 
-ts_status ts__hlo_summarize(const ts_hlo *h, ts_hlo_summary *out, ts_error *err)
+ts_status ts__hlo_summarize(const ts_hlo *h, const ts_hlo_mesh *mesh, ts_hlo_summary *out, ts_error *err)
 {
     *out = (ts_hlo_summary){0};
-    walk w = {.h = h, .arena = ts_arena_new(), .out = out, .err = err};
+    hlo_walk w = {.h = h, .mesh = mesh, .arena = ts_arena_new(), .out = out, .err = err};
     if (w.arena) w.visit = ts_arena_alloc(w.arena, (size_t)h->n_computation * sizeof *w.visit);
     bool ok = w.visit != NULL;
     for (int i = 0; ok && i < h->n_computation; i++) ok = measure(&w, i);
     ts_status status =
         ok ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for an HLO summary");
-    if (ok) w.visit[h->entry].runs = 1;
+    if (ok) {
+        ts__hlo_mark_products(&w);
+        w.visit[h->entry].runs = 1;
+    }
     for (int i = h->entry; status == TS_OK && i >= 0; i--) status = visit_one(&w, i);
     ts_arena_free(w.arena);
     if (status != TS_OK) ts__hlo_summary_free(out);

@@ -1,10 +1,12 @@
-/* xla/stablehlo.c – the writer's frame: lowering a copy, @main with its arguments and results, the table of emitters.
+/* xla/stablehlo.c – the writer's frame: lowering a copy, @main with its arguments and results, the
+ * table of emitters.
  *
- * Every primitive and collective of ops.def has an emitter; a missing one does not link. Composites are lowered
- * first, so they have none. The text is made for reading too: one operation a line, arguments and results with
- * their names, a comment where the scope changes, locations at the end. The graph that is written is a copy, so
- * the caller's stays as it is.
- * Not here: how an operation is written (stablehlo_elementwise.c, _shape.c, _repeat.c, _collective.c), shardings (_sharding.c).
+ * Every primitive and collective of ops.def has an emitter; a missing one does not link. Composites
+ * are lowered first, so they have none. The text is made for reading too: one operation a line,
+ * arguments and results with their names, a comment where the scope changes, locations at the end.
+ * The graph that is written is a copy, so the caller's stays as it is.
+ * Not here: how an operation is written (stablehlo_elementwise.c, _shape.c, _repeat.c,
+ * _collective.c), shardings (_sharding.c).
  */
 #include <stdio.h>
 
@@ -46,8 +48,8 @@ static bool all_empty(const ts_node *n)
     return true;
 }
 
-/* Results without elements need no operands: constants, whatever the op. Not of a repeat or a barrier, which carry
- * them along. */
+/* Results without elements need no operands: constants, whatever the op. Not of a repeat or a
+ * barrier, which carry them along. */
 static void emit_node(ts_shlo *e, const ts_node *n)
 {
     ts__shlo_announce(e, n);
@@ -199,23 +201,12 @@ static ts_status write_lowered(const ts_graph *g, const ts_stablehlo_options *o,
     return e.status;
 }
 
-/* Other numbers would run too, and compute something else: groups and coordinates are those of the mesh. */
-static ts_status check_devices(const ts_graph *g, int devices, ts_error *err)
-{
-    int64_t n = 1;
-    for (int i = 0; i < g->n_axis; i++) n *= g->axis[i].size;
-    if (devices == 0 || g->n_axis == 0 || n == devices) return TS_OK;
-    return TS_ERROR(err, TS_FAILED_PRECONDITION,
-                    "graph %s is made for a mesh of %lld device%s and would run on %d; partition it for those",
-                    g->name, (long long)n, n == 1 ? "" : "s", devices);
-}
-
 ts_status ts__stablehlo_write(const ts_graph *g, const ts_stablehlo_options *o, ts_string *out,
                               ts_error *err)
 {
     ts_graph *copy;
     if (o->sharding) TS_TRY(ts__stablehlo_check_sharding(g, o->sharding, o->devices, err));
-    TS_TRY(check_devices(g, o->devices, err));
+    if (o->devices) TS_TRY(ts__check_mesh(g, o->devices, err));
     TS_TRY(ts_graph_clone(g, &copy, err));
     ts_status status = ts_graph_lower(copy, NULL, err);
     if (status == TS_OK) status = ts_graph_cse(copy, err);

@@ -1,10 +1,11 @@
-/* xla/stablehlo_sharding.c – a global graph's shardings in the shardy dialect: the mesh, attributes of @main's arguments
- * and results, constraints on pinned values.
+/* xla/stablehlo_sharding.c – a global graph's shardings in the shardy dialect: the mesh, attributes
+ * of @main's arguments and results, constraints on pinned values.
  *
- * XLA's own partitioner (shard_mode=auto) takes these as given and propagates to everything else. A spec is written
- * closed: a dimension without axes is not split, and nothing may be added. The first axis of a dimension is the major
- * one, in both languages. A mesh's device d is partition d.
- * Not here: which value has which spec (mesh/), the options that switch the partitioner on (compile_options.c).
+ * XLA's own partitioner (shard_mode=auto) takes these as given and propagates to everything else. A
+ * spec is written closed: a dimension without axes is not split, and nothing may be added. The
+ * first axis of a dimension is the major one, in both languages. A mesh's device d is partition d.
+ * Not here: which value has which spec (mesh/), the options that switch the partitioner on
+ * (compile_options.c).
  */
 #include <inttypes.h>
 

@@ -1,9 +1,10 @@
-/* test_xla_sharded.c – shard_mode=auto: the global program with shardings, cut by XLA's partitioner, gives what one device
- * gives.
+/* test_xla_sharded.c – shard_mode=auto: the global program with shardings, cut by XLA's
+ * partitioner, gives what one device gives.
  *
- * A small Llama on meshes of four and eight devices of XLA's CPU plugin: loss, logits and every gradient, and what a
- * training step leaves of the state. f32, 1e-5 of a tensor's largest. Every device is handed its piece and no more: the
- * executable refuses another type, and the plugin counts the bytes. Skipped without the plugin (TESSERA_PLUGIN_PATH).
+ * A small Llama on meshes of four and eight devices of XLA's CPU plugin: loss, logits and every
+ * gradient, and what a training step leaves of the state. f32, 1e-5 of a tensor's largest. Every
+ * device is handed its piece and no more: the executable refuses another type, and the plugin
+ * counts the bytes. Skipped without the plugin (TESSERA_PLUGIN_PATH).
  */
 #include "mesh_help.h"
 
@@ -41,7 +42,8 @@ enum { MAX_VALUES = 256 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Element k of input i: whole numbers below the vocabulary, small weights, second moments that are none below zero. */
+/* Element k of input i: whole numbers below the vocabulary, small weights, second moments that are
+ * none below zero. */
 static void fill(const ts_value *v, int i, void *out)
 {
     bool positive = strncmp(v->name, "adam.v.", 7) == 0 || strstr(v->name, "norm") != NULL;

@@ -14,7 +14,9 @@
 static char *text;
 static ts_hlo *hlo;
 
-static void summary_of(const char *name, ts_hlo_summary *s)
+static const ts_hlo_mesh four = {2, {4, 4}};
+
+static void summary_on(const ts_hlo_mesh *mesh, const char *name, ts_hlo_summary *s)
 {
     char path[200];
     size_t n;
@@ -22,9 +24,11 @@ static void summary_of(const char *name, ts_hlo_summary *s)
     snprintf(path, sizeof path, "tests/fuzz/corpus/hlo/%s", name);
     if (ts_file_read_all(path, 1 << 20, &text, &n, &err) != TS_OK ||
         ts__hlo_parse(text, n, &hlo, &err) != TS_OK ||
-        ts__hlo_summarize(hlo, s, &err) != TS_OK)
+        ts__hlo_summarize(hlo, mesh, s, &err) != TS_OK)
         fail_msg("%s: %s", name, err.msg);
 }
+
+static void summary_of(const char *name, ts_hlo_summary *s) { summary_on(NULL, name, s); }
 
 static void release(ts_hlo_summary *s)
 {
@@ -130,6 +134,78 @@ static void test_groups(void **state)
     release(&s);
 }
 
+static const ts_hlo_collective *row_of(const ts_hlo_summary *s, const char *op, uint16_t axes, bool asynchronous)
+{
+    for (size_t i = 0; i < s->n_collective; i++)
+        if (strcmp(s->collective[i].op, op) == 0 && s->collective[i].axes == axes &&
+            s->collective[i].asynchronous == asynchronous)
+            return &s->collective[i];
+    fail_msg("no %s over axes %x", op, (unsigned)axes);
+    return NULL;
+}
+
+static void check_row(const ts_hlo_summary *s, const char *op, uint16_t axes, bool asynchronous, int64_t count,
+                      int64_t bytes, int64_t overlapped_bytes)
+{
+    const ts_hlo_collective *c = row_of(s, op, axes, asynchronous);
+    assert_int_equal(c->count, count);
+    assert_int_equal(c->bytes, bytes);
+    assert_int_equal(c->overlapped_bytes, overlapped_bytes);
+    assert_true((c->overlapped > 0) == (overlapped_bytes > 0));
+}
+
+/* Axis 0 has devices 4 apart, axis 1 neighbours. A loop of eight: along axis 0 a permute whose done follows at once,
+ * then one with a fused product in between; along axis 1, backwards, one with a product in a fusion in a call. */
+static void test_overlap(void **state)
+{
+    enum { PIECE = 16 * 64 * 2, WHOLE = 64 * 64 * 2, MAJOR = 1, MINOR = 2 };
+    (void)state;
+    ts_hlo_summary s;
+    summary_on(&four, "overlap", &s);
+    check_row(&s, "collective-permute-start", MAJOR, true, 16, 16 * WHOLE, 8 * WHOLE);
+    check_row(&s, "collective-permute-start", MINOR, true, 8, 8 * WHOLE, 8 * WHOLE);
+    assert_int_equal(row_of(&s, "collective-permute-start", MAJOR, true)->shift, 1);
+    assert_int_equal(row_of(&s, "collective-permute-start", MINOR, true)->shift, -1);
+    check_row(&s, "all-gather-start", MINOR, true, 1, PIECE, 0);    /* elementwise work hides nothing */
+    check_row(&s, "reduce-scatter", MAJOR, true, 1, WHOLE, WHOLE);  /* in an async-start */
+    check_row(&s, "all-gather", MINOR, true, 1, PIECE, PIECE);      /* fused with its product */
+    check_row(&s, "all-gather", MAJOR, true, 1, PIECE, PIECE);      /* a fusion that starts, one that waits */
+    check_row(&s, "all-reduce", MAJOR | MINOR, false, 1, WHOLE, 0); /* all devices */
+    check_row(&s, "all-reduce", MAJOR, false, 1, WHOLE, 0);
+    assert_true(row_of(&s, "all-reduce", MAJOR, false)->sliced);
+    assert_false(row_of(&s, "all-reduce", MAJOR | MINOR, false)->sliced);
+    check_row(&s, "all-to-all", 0, false, 1, 2 * PIECE, 0); /* half of an axis is none */
+    assert_int_equal(s.n_collective, 9);
+    release(&s);
+    static const ts_hlo_mesh three = {3, {2, 2, 4}};
+    summary_on(&three, "overlap", &s);
+    check_row(&s, "reduce-scatter", 1 | 2, true, 1, WHOLE, WHOLE);
+    check_row(&s, "all-to-all", 2, false, 1, 2 * PIECE, 0);
+    assert_int_equal(row_of(&s, "collective-permute-start", 1 | 2, true)->shift, 0);
+    release(&s);
+    static const ts_hlo_mesh eight = {1, {8}}; /* not this program's: nothing is claimed */
+    summary_on(&eight, "overlap", &s);
+    for (size_t i = 0; i < s.n_collective; i++)
+        assert_true(s.collective[i].axes == 0 || strcmp(s.collective[i].op, "all-reduce") == 0);
+    release(&s);
+}
+
+/* Without a schedule the order of the lines is none. */
+static void test_unscheduled(void **state)
+{
+    (void)state;
+    ts_hlo_summary s;
+    ts_error err = {0};
+    size_t n;
+    assert_int_equal(ts_file_read_all("tests/fuzz/corpus/hlo/overlap", 1 << 20, &text, &n, &err), TS_OK);
+    memcpy(strstr(text, "is_scheduled=true"), "was_scheduled=yes", 17);
+    assert_int_equal(ts__hlo_parse(text, n, &hlo, &err), TS_OK);
+    assert_int_equal(ts__hlo_summarize(hlo, &four, &s, &err), TS_OK);
+    check_row(&s, "collective-permute-start", 1, true, 16, 16 * 8192, 0);
+    check_row(&s, "all-gather", 2, true, 1, 2048, 2048); /* one fusion needs no order */
+    release(&s);
+}
+
 static void test_dilated(void **state)
 {
     (void)state;
@@ -201,7 +277,7 @@ static void test_memory(void **state)
         ts_hlo *h = NULL;
         ts_alloc_fail_at(nth);
         ts_status status = ts__hlo_parse(text, n, &h, &err);
-        if (status == TS_OK) status = ts__hlo_summarize(h, &s, &err);
+        if (status == TS_OK) status = ts__hlo_summarize(h, &four, &s, &err);
         ts_alloc_fail_at(0);
         if (status == TS_OK) ts__hlo_summary_free(&s);
         ts__hlo_free(h);
@@ -215,7 +291,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dot),     cmocka_unit_test(test_loop),  cmocka_unit_test(test_async),
-        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_unscheduled),
         cmocka_unit_test(test_dilated), cmocka_unit_test(test_known), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
