@@ -8,6 +8,7 @@
  */
 #include "exec/engine.h"
 
+/* Other numbers would run too, and compute something else: groups and coordinates are those of the mesh. */
 ts_status ts__check_mesh(const ts_graph *g, int devices, ts_error *err)
 {
     int64_t n = 1;

@@ -607,7 +607,7 @@ static void shared_inputs(void **unused)
     ts_engine_close(e);
 }
 
-/* One event a device and step, one a collective. */
+/* One event a device and step, one a collective; the step allocates nothing. */
 static void timeline(void **unused)
 {
     (void)unused;
@@ -620,7 +620,9 @@ static void timeline(void **unused)
     OK(ts_compile(e, g, &x, err));
     for (int d = 0; d < 8; d++) OK(ts_buffer_new(e, d, &g->top->arg[0]->type, &in[d], err));
     x->vtable->profile_next(x);
+    const uint64_t allocations = ts_alloc_count();
     OK(ts_execute(x, in, in, err));
+    assert_int_equal(ts_alloc_count(), allocations);
     const size_t n = x->vtable->profile(x, event, 1000);
     assert_true(n > 0 && n <= 1000);
     for (size_t k = 0; k < n; k++) {
