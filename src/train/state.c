@@ -1,8 +1,8 @@
 /* train/state.c – parameters and moments on an engine; see state.h.
  *
  * Tensors are moved in pieces through one host buffer, so that loading needs 16 MiB beside the model, whatever its
- * size and whatever the mesh: each stretch of a tensor is made or read once and cut into the devices' pieces of it. Where an
- * engine gathers what comes in pieces on the host, it never does so for two copies of a tensor at once.
+ * size and whatever the mesh: each stretch of a tensor is made or read once and cut into the devices' pieces of it.
+ * Where an engine gathers what comes in pieces on the host, it never does so for two copies of a tensor at once.
  */
 #include "train/state.h"
 

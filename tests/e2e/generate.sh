@@ -40,6 +40,10 @@ for name in tiny-llama3 tiny-llama31; do
     first=$(cat "$out")
     expect 0 generate --model "$folder" --ids 1,2,3 --max-new 5 --print-ids --no-stop threads=1
     [ "$(cat "$out")" = "$first" ] || fail "$name: threads or scan_layers change the ids"
+    # One row on eight devices lies whole on each; the weights are split.
+    expect 0 generate --model "$folder" --ids "$(echo "$ids" | cut -d, -f1-$shared_ids)" --max-new $((count - shared_ids)) \
+        --print-ids --no-stop engine=cpu cpu_devices=8 ici_data_parallelism=2 ici_fsdp_parallelism=2 ici_tensor_parallelism=2
+    [ "$(cat "$out")" = "$ids" ] || fail "$name: eight devices choose other ids: $(cat "$out")"
     expect 2 generate --model "$folder" --prompt text
     says err 'token ids instead (--ids 1,2,3'
     expect 2 generate --model "$folder" --ids 1,99999

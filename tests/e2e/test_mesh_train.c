@@ -18,9 +18,13 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "slow.h"
 #include "tessera.h"
 #include "train/run.h"
 #include "xla/plugin.h"
+
+/* Its compiler takes most of the time; the programs are the same without its optimizations. */
+#define XLA "engine=xla plugin=cpu compile_xla_flags=" TEST_QUICK_XLA
 
 enum { STEPS = 20, HALF = 10, ROWS = 16, MAX_WORDS = 64 };
 
@@ -258,7 +262,7 @@ static void replicas_stay_equal(void **state)
         ts_error err = {0};
         ts_train_hooks hooks;
         ts_config *c =
-            configure("replicas", &meshes[4], xla ? "steps=5 engine=xla plugin=cpu" : words, text);
+            configure("replicas", &meshes[4], xla ? "steps=5 " XLA : words, text);
         ts_train_hooks_default(&hooks);
         ts_run r = {.config = c, .hooks = &hooks, .saved_step = -1, .evaluated = -1};
         if (ts__run_prepare(&r, &err) != TS_OK) fail_msg("%s", err.msg);
@@ -281,8 +285,7 @@ static void xla_on_meshes_too(void **state)
         const mesh *m = &meshes[which[i]];
         char words[700], name[64];
         snprintf(name, sizeof name, "xla-%s", m->name);
-        snprintf(words, sizeof words, "%s eval_dataset_path=%s engine=xla plugin=cpu", everything,
-                 rows);
+        snprintf(words, sizeof words, "%s eval_dataset_path=%s " XLA, everything, rows);
         const losses l = run(name, m, words);
         const double gap = apart(&reference, &l);
         printf("%-16s at most %.1e from one device of the cpu engine\n", name, gap);
@@ -291,6 +294,28 @@ static void xla_on_meshes_too(void **state)
         assert_true(fabs(l.eval - reference.eval) <= 1e-5 * reference.eval);
         assert_true(l.sample[0]);
         expect_same_start("one", name);
+    }
+}
+
+/* Rings instead of gathers, and XLA's partitioner instead of ours, are the same run. */
+static void other_ways_to_partition(void **state)
+{
+    static const struct {
+        const char *name, *words;
+        bool xla;
+    } ways[] = {{"ring", "collective_matmul=ring", false},
+                {"xla-ring", XLA " collective_matmul=ring", true},
+                {"auto", XLA " shard_mode=auto", true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char words[300];
+        if (ways[i].xla && !has_plugin()) continue;
+        snprintf(words, sizeof words, "enable_checkpointing=false %s", ways[i].words);
+        const losses l = run(ways[i].name, &meshes[3], words);
+        printf("%-16s at most %.1e from one device of the cpu engine\n", ways[i].name,
+               apart(&reference, &l));
+        assert_int_equal(l.n, STEPS);
+        assert_true(apart(&reference, &l) <= 1e-5);
     }
 }
 
@@ -321,7 +346,7 @@ static ts_status parity(const char *model, const char *words, ts_parity_report *
 static void golden_outputs_on_four_devices(void **state)
 {
     static const char *const models[] = {"tiny-llama3", "tiny-llama31"};
-    static const char *const engines[] = {"engine=cpu", "engine=xla plugin=cpu"};
+    static const char *const engines[] = {"engine=cpu", XLA};
     (void)state;
     for (int e = 0; e < (has_plugin() ? 2 : 1); e++)
         for (int i = 0; i < 2; i++) {
@@ -361,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_knows_no_mesh),
         cmocka_unit_test(replicas_stay_equal),
         cmocka_unit_test(xla_on_meshes_too),
+        cmocka_unit_test(other_ways_to_partition),
         cmocka_unit_test(golden_outputs_on_four_devices),
         cmocka_unit_test(a_batch_that_does_not_divide_is_told),
     };

@@ -1,5 +1,5 @@
 /* test_train_alloc.c – a whole training step, batch and metrics included, allocates nothing through our seam and
- * nothing of 4 KiB or more in the process, and resident memory is flat over 1,000 of them.
+ * nothing of 4 KiB or more in the process, and resident memory is flat over 1,000 of them; on four virtual devices too.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,9 +47,9 @@ static void write_text(const char *path)
     fclose(f);
 }
 
-static void steps_allocate_nothing(void **state)
+static void steps_allocate_nothing(const char *name, const char *threads, const char *devices,
+                                   const char *fsdp, const char *tensor)
 {
-    (void)state;
     char data[100], path[120], output[120];
     seen s = {0};
     ts_error err = {0};
@@ -71,17 +71,20 @@ static void steps_allocate_nothing(void **state)
                            "head_dim=8",
                            "base_mlp_dim=48",
                            "base_num_decoder_layers=2",
-                           "vocab_size=259",
+                           "vocab_size=260",
                            "max_target_length=32",
                            "dtype=float32",
                            "steps=1020",
                            "per_device_batch_size=2",
-                           "threads=2",
+                           devices,
+                           fsdp,
+                           tensor,
+                           threads,
                            "gradient_accumulation_steps=2",
                            "dataset_type=text",
                            "num_epoch=1000",
                            "enable_checkpointing=false",
-                           "run_name=still",
+                           name,
                            path,
                            output};
     if (ts_config_load_words(words, sizeof words / sizeof *words, &c, &err) != TS_OK)
@@ -95,11 +98,25 @@ static void steps_allocate_nothing(void **state)
     assert_int_equal(s.steps, STEPS);
     assert_int_equal(s.ours_after, s.ours);
     assert_int_equal(atomic_load(&large), 0);
-    print_message("%d steps: 0 large allocations, resident %zu → %zu KiB\n", STEPS - WARM,
-                  s.resident >> 10, s.resident_after >> 10);
+    print_message("%s, %d steps: 0 large allocations, resident %zu → %zu KiB\n", devices,
+                  STEPS - WARM, s.resident >> 10, s.resident_after >> 10);
 #ifndef TEST_ASAN /* its quarantine grows by small ones */
     assert_true(s.resident_after <= s.resident + (128 << 10));
 #endif
+}
+
+static void on_one_device(void **state)
+{
+    (void)state;
+    steps_allocate_nothing("run_name=still", "threads=2", "cpu_devices=1",
+                           "ici_fsdp_parallelism=1", "ici_tensor_parallelism=1");
+}
+
+static void on_four_devices(void **state)
+{
+    (void)state;
+    steps_allocate_nothing("run_name=four", "threads=1", "cpu_devices=4",
+                           "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2");
 }
 
 int main(void)
@@ -107,7 +124,8 @@ int main(void)
     install();
     strcpy(root, "/tmp/tessera-alloc-XXXXXX");
     if (!mkdtemp(root)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_allocate_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(on_one_device),
+                                       cmocka_unit_test(on_four_devices)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ts_remove_tree(root, NULL);
     return failed;
