@@ -207,7 +207,7 @@ static ts_status parse_tpu(const char *text, const char *rest, const kind *k, ts
     slice_name(k, &s, out->name, sizeof out->name);
     out->chips = chips_of(&s);
     out->devices = out->chips * k->devices;
-    for (int i = 0; i < k->rank; i++) out->torus[out->n_torus++] = s.d[i];
+    for (int i = k->rank - 1; i >= 0; i--) out->torus[out->n_torus++] = s.d[i];
     if (k->devices > 1) out->torus[out->n_torus++] = k->devices;
     snprintf(out->accelerator, sizeof out->accelerator, "%s-%d", k->accelerator,
              out->chips * k->counted);

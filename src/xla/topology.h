@@ -10,7 +10,9 @@ typedef struct ts_topology {
     char accelerator[32];   /* TPU_ACCELERATOR_TYPE: "v6e-16" */
     int chips, devices;     /* tpu7x: two devices a chip */
     int n_torus;            /* 0: devices without a place, of a cpu */
-    int64_t torus[4];       /* chips along each dimension, then the devices of a chip where it has several */
+    /* Sizes, major first, such that device ids are row-major: chips along z, y, x – a name counts them from x on –
+     * then the devices of a chip where it has several. */
+    int64_t torus[4];
     int64_t capacity_bytes; /* memory of one device that a program may use; 0: unknown */
 } ts_topology;
 
