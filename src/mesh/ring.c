@@ -13,7 +13,7 @@
 
 #include "mesh/ring_internal.h"
 
-enum { MAX_SHARED = 32, MAX_DEPTH = 8 };
+enum { MAX_DEPTH = 8 };
 
 static ts_status memory_out(const ts_ring *r, ts_error *err)
 {
@@ -101,10 +101,13 @@ static ts_ring_dot see_result(ts_node *dot, int dim)
     return (ts_ring_dot){dot, {-1, -1}, -1};
 }
 
+/* Over an axis that was named, of few enough devices, and with places that an i32 can say? */
 static bool named(const ts_ring *r, const ts_node *n)
 {
     const int64_t size = n->attr.collective.n;
-    if (size < 2 || size > TS_RING_MAX) return false;
+    const ts_value *whole = n->op == TS_OP_all_gather ? n->out[0] : n->in[0];
+    if (size < 2 || size > TS_RING_MAX || whole->type.dim[n->attr.collective.dim].size > INT32_MAX / 2)
+        return false;
     for (int i = 0; i < r->graph->n_axis; i++)
         if (strcmp(r->graph->axis[i].name, n->attr.collective.axis) == 0)
             return !r->axes || r->axes >> i & 1;
@@ -194,12 +197,12 @@ static bool shares(const ts_ring_use *seed, const ts_ring_use *u)
 /* The ring that begins with use `first`: it, what shares it, and what else its gathers' pieces can serve at once. */
 static ts_status one_ring(ts_ring *r, uses *u, int first, bool *done, ts_error *err)
 {
-    ts_ring_gather *gather[MAX_SHARED];
-    ts_ring_use *use[MAX_SHARED], *seed = &u->v[first];
+    ts_ring_gather *gather[TS_RING_SHARED];
+    ts_ring_use *use[TS_RING_SHARED], *seed = &u->v[first];
     ts_node *at = seed->dot.dot;
     const bool later = seed->from->taken;
     int n_gather = 0, n_use = 0;
-    for (int i = first; i < u->n && n_use < MAX_SHARED; i++) {
+    for (int i = first; i < u->n && n_use < TS_RING_SHARED; i++) {
         ts_ring_use *x = &u->v[i];
         bool mine = x->from == seed->from;
         for (int k = 0; k < n_gather; k++) mine |= gather[k] == x->from;
@@ -275,7 +278,7 @@ static bool slice_alike(const ts_ring_scatter *a, const ts_ring_scatter *b)
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 2; k++)
             if (a->dot.dim[i] >= 0 && a->dot.dim[i] == b->dot.dim[k] &&
-                a->dot.dot->in[i] == b->dot.dot->in[k])
+                a->dot.dot->in[i] == b->dot.dot->in[k]) /* so pieces are of one size */
                 return same_axis(a->scatter, b->scatter);
     return false;
 }
@@ -295,10 +298,10 @@ static ts_status scatter_rings(ts_ring *r, ts_error *err)
     scatters s = {0};
     TS_TRY(find_scatters(r, &s, err));
     for (int i = 0; i < s.n; i++) {
-        ts_ring_scatter *member[MAX_SHARED] = {&s.v[i]};
+        ts_ring_scatter *member[TS_RING_SHARED] = {&s.v[i]};
         int n = 1;
         if (s.v[i].taken) continue;
-        for (int k = i + 1; k < s.n && n < MAX_SHARED; k++) {
+        for (int k = i + 1; k < s.n && n < TS_RING_SHARED; k++) {
             ts_ring_scatter *x = &s.v[k];
             if (x->taken || !slice_alike(&s.v[i], x) || !can_wait(member, n, x->scatter)) continue;
             x->taken = true;

@@ -15,12 +15,8 @@
 
 static int64_t ways(const ts_node *collective) { return collective->attr.collective.n; }
 
-/* The piece of step k is that of device axis_index + offset: 0, 1, −1, 2, −2, …; one way round 0, 1, 2, … */
-static int64_t offset_of(const ts_ring *r, int64_t k)
-{
-    if (r->one_way) return k;
-    return k % 2 ? (k + 1) / 2 : -(k / 2);
-}
+/* The piece of step k is that of device axis_index + offset: 0, 1, −1, 2, −2, … */
+static int64_t offset_of(int64_t k) { return k % 2 ? (k + 1) / 2 : -(k / 2); }
 
 static ts_value *permute(ts_builder *b, ts_value *x, const ts_node *like, int64_t shift)
 {
@@ -133,7 +129,7 @@ static void add_piece(ts_ring *r, ts_builder *b, slices *s, ts_ring_use *u, int6
     const ts_node *gather = u->from->gather, *dot = u->dot.dot;
     ts_value *piece = u->from->piece[step];
     int64_t size = gather->in[0]->type.dim[gather->attr.collective.dim].size;
-    ts_value *start = start_of(r, b, gather, offset_of(r, step), size);
+    ts_value *start = start_of(r, b, gather, offset_of(step), size);
     const bool sums = u->dot.out_dim < 0;
     ts_value *v = partial(s, b, &u->dot, u->side, piece, start, size,
                           sums ? TS_F32 : dot->attr.dot.dtype);
@@ -153,15 +149,14 @@ static ts_status finished(const ts_builder *b, const ts_node *at, ts_error *err)
 }
 
 /* The permutes that may start once the piece of this step is here. */
-static void send(const ts_ring *r, ts_builder *b, ts_ring_gather *g, int64_t step)
+static void send(ts_builder *b, ts_ring_gather *g, int64_t step)
 {
-    const int64_t n = ways(g->gather), next = step + (r->one_way ? 1 : 2);
+    const int64_t n = ways(g->gather), next = step + 2;
     if (!step) {
         g->piece[0] = g->gather->in[0];
-        if (!r->one_way && n > 1) g->piece[1] = permute(b, g->piece[0], g->gather, -1);
+        g->piece[1] = permute(b, g->piece[0], g->gather, -1);
     }
-    if (next < n)
-        g->piece[next] = permute(b, g->piece[step], g->gather, r->one_way || next % 2 ? -1 : 1);
+    if (next < n) g->piece[next] = permute(b, g->piece[step], g->gather, next % 2 ? -1 : 1);
 }
 
 ts_status ts__ring_gather(ts_ring *r, ts_node *at, ts_ring_gather *const *gather, int n_gather,
@@ -175,7 +170,7 @@ ts_status ts__ring_gather(ts_ring *r, ts_node *at, ts_ring_gather *const *gather
         slices s = {.n = 0};
         for (int i = 0; i < n_gather; i++) {
             as_node(&b, &scope, gather[i]->gather);
-            send(r, &b, gather[i], step);
+            send(&b, gather[i], step);
         }
         for (int i = 0; i < n_use; i++) {
             as_node(&b, &scope, use[i]->dot.dot);
@@ -197,20 +192,17 @@ ts_status ts__ring_gather(ts_ring *r, ts_node *at, ts_ring_gather *const *gather
 
 /* ---- scatters -------------------------------------------------------------------------------- */
 
-/* This device's part of the piece that belongs to device axis_index + offset, in f32. */
-static ts_value *due(ts_ring *r, ts_builder *b, slices *s, const ts_ring_scatter *c, int64_t offset)
+/* This device's part of the piece that begins at start, in f32. */
+static ts_value *due(ts_builder *b, slices *s, const ts_ring_scatter *c, ts_value *start)
 {
     int64_t size = c->scatter->out[0]->type.dim[c->scatter->attr.collective.dim].size;
-    ts_value *start = start_of(r, b, c->scatter, offset, size);
     return partial(s, b, &c->dot, -1, NULL, start, size, TS_F32);
 }
 
-/* A sum that travels, with one more part, and on to the next device. */
-static ts_value *pass_on(ts_builder *b, const ts_ring_scatter *c, ts_value *sum, ts_value *part,
-                         int64_t shift)
+static ts_value *due_at(ts_ring *r, ts_builder *b, const ts_ring_scatter *c, int64_t offset)
 {
-    if (sum) part = ts_add(b, ts_convert(b, sum, TS_F32), part);
-    return permute(b, ts_convert(b, part, c->scatter->in[0]->type.dtype), c->scatter, shift);
+    int64_t size = c->scatter->out[0]->type.dim[c->scatter->attr.collective.dim].size;
+    return start_of(r, b, c->scatter, offset, size);
 }
 
 static ts_value *arrive(ts_builder *b, const ts_ring_scatter *c, ts_value *own)
@@ -220,25 +212,52 @@ static ts_value *arrive(ts_builder *b, const ts_ring_scatter *c, ts_value *own)
     return ts_convert(b, own, c->scatter->in[0]->type.dtype);
 }
 
+/* One step of all members: their parts of the piece at *start join what came, and go on. Behind a barrier with what
+ * goes stands the start of the next piece, so that its products are not made before this step's sums are on their
+ * way: a compiler that made them early would have nothing left to do meanwhile. */
+static void scatter_step(ts_builder *b, ts_ring_scatter *const *scatter, int n, int64_t offset, ts_value **start,
+                         ts_value *next)
+{
+    ts_value *go[TS_RING_SHARED + 1];
+    slices s = {.n = 0};
+    ts_scope scope;
+    for (int i = 0; i < n; i++) {
+        ts_ring_scatter *c = scatter[i];
+        ts_value *came = c->sum[offset < 0];
+        as_node(b, &scope, c->dot.dot);
+        go[i] = due(b, &s, c, *start);
+        as_node(b, &scope, c->scatter);
+        if (came) go[i] = ts_add(b, ts_convert(b, came, TS_F32), go[i]);
+        go[i] = ts_convert(b, go[i], c->scatter->in[0]->type.dtype);
+    }
+    go[n] = next;
+    ts_barrier(b, go, n + 1, go);
+    *start = go[n];
+    for (int i = 0; i < n; i++) {
+        ts_ring_scatter *c = scatter[i];
+        as_node(b, &scope, c->scatter);
+        c->sum[offset < 0] = permute(b, go[i], c->scatter, offset < 0 ? -1 : 1);
+    }
+}
+
 ts_status ts__ring_scatter(ts_ring *r, ts_node *at, ts_ring_scatter *const *scatter, int n, ts_error *err)
 {
     const int64_t size = ways(scatter[0]->scatter);
     ts_builder b;
     ts_scope scope;
+    slices s = {.n = 0};
     ts__builder_over(&b, r->graph, r->region, at);
+    ts_value *start = due_at(r, &b, scatter[0], offset_of(size - 1));
     /* Farthest first: the sum for device + k has k hops to go. */
-    for (int64_t step = size - 1; step >= 0; step--) {
-        const int64_t offset = offset_of(r, step);
-        slices s = {.n = 0};
-        for (int i = 0; i < n; i++) {
-            ts_ring_scatter *c = scatter[i];
-            ts_value **sum = &c->sum[offset < 0];
-            as_node(&b, &scope, c->dot.dot);
-            ts_value *part = due(r, &b, &s, c, offset);
-            as_node(&b, &scope, c->scatter);
-            if (step) *sum = pass_on(&b, c, *sum, part, offset < 0 ? -1 : 1);
-            else c->sum[0] = arrive(&b, c, part);
-        }
+    for (int64_t step = size - 1; step > 0; step--)
+        scatter_step(&b, scatter, n, offset_of(step), &start,
+                     due_at(r, &b, scatter[0], offset_of(step - 1)));
+    for (int i = 0; i < n; i++) {
+        ts_ring_scatter *c = scatter[i];
+        as_node(&b, &scope, c->dot.dot);
+        ts_value *own = due(&b, &s, c, start);
+        as_node(&b, &scope, c->scatter);
+        c->sum[0] = arrive(&b, c, own);
     }
     TS_TRY(finished(&b, at, err));
     for (int i = 0; i < n; i++) {

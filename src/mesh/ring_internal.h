@@ -4,7 +4,10 @@
 
 #include "ir/builder.h"
 
-enum { TS_RING_MAX = 16 }; /* devices on an axis: the steps are unrolled */
+enum {
+    TS_RING_MAX = 16,   /* devices on an axis: the steps are unrolled */
+    TS_RING_SHARED = 32 /* products of one ring */
+};
 
 /* A product, and one dimension of it that comes or goes in pieces. */
 typedef struct ts_ring_dot {
@@ -49,7 +52,7 @@ typedef struct ts_ring {
     ts_region *region;
     ts_ring_start *start;
     int n_start, cap_start;
-    bool one_way, changed;
+    bool changed;
 } ts_ring;
 
 /* The gathers' pieces travel, and the uses' products are made of them, all before `at`; uses of gathers that

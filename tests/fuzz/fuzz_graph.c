@@ -1,9 +1,10 @@
 /* fuzz_graph.c – any bytes as a graph's text. What parses has verified; it must print, parse again
  * to the same text, survive every pass, each of which leaves a graph that verifies, and be written as
- * StableHLO, or refused. */
+ * StableHLO, or refused; its gathers and scatters become rings. */
 #include <stdint.h>
 #include <string.h>
 
+#include "mesh/partition.h"
 #include "xla/stablehlo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -54,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     ts_free(second);
     check_writer(again);
     check_passes(again);
+    TS_ASSERT(ts_ring_rewrite(g, 0, &err) == TS_OK); /* verifies what it leaves */
     ts_graph_free(again);
     ts_graph_free(g);
     return 0;
