@@ -9,6 +9,7 @@
 #include "mesh_help.h"
 
 #include "train/program.h"
+#include "xla/aot.h"
 #include "xla/plugin.h"
 
 static const ts_model_config llama = {.arch = TS_ARCH_LLAMA,
@@ -184,7 +185,7 @@ static void compare(const ts_graph *g, const mesh_case *c, int n)
     free_values(&want);
 }
 
-static void need_plugin(void)
+static void need_plugin(const char *name)
 {
     char path[4096];
     ts_error why = {0};
@@ -192,7 +193,7 @@ static void need_plugin(void)
         puts("SKIP: the plugins' own code does not pass valgrind");
         skip();
     }
-    if (ts__plugin_find("cpu", path, sizeof path, &why) != TS_OK) {
+    if (ts__plugin_find(name, path, sizeof path, &why) != TS_OK) {
         printf("SKIP: %s\n", why.msg);
         skip();
     }
@@ -203,7 +204,7 @@ static void gradients_are_equal(void **state)
     ts_graph *g = NULL;
     ts_error err = {0};
     (void)state;
-    need_plugin();
+    need_plugin("cpu");
     static const mesh_case meshes[] = {{1, 2, 2}, {2, 2, 2}, {1, 2, 4}};
     if (ts_program_probe(&options, &g, &err) != TS_OK) fail_msg("%s", err.msg);
     compare(g, meshes, 3);
@@ -215,10 +216,52 @@ static void a_step_is_equal(void **state)
     ts_graph *g = NULL;
     ts_error err = {0};
     (void)state;
-    need_plugin();
+    need_plugin("cpu");
     static const mesh_case meshes[] = {{4, 1, 1}, {1, 4, 2}};
     if (ts_program_train(&options, &g, &err) != TS_OK) fail_msg("%s", err.msg);
     compare(g, meshes, 2);
+    ts_graph_free(g);
+}
+
+/* For sixteen TPUs that are not there: XLA's collectives are told by the mesh's axes. */
+static void ahead_of_time(void **state)
+{
+    char path[4096];
+    ts_graph *g = NULL;
+    ts_error err = {0};
+    ts_partition *p = NULL;
+    ts_topology t;
+    ts_aot_report r;
+    int named = 0;
+    (void)state;
+    need_plugin("tpu");
+    assert_int_equal(ts__plugin_find("tpu", path, sizeof path, &err), TS_OK);
+    if (ts_program_probe(&options, &g, &err) != TS_OK) fail_msg("%s", err.msg);
+    ts_mesh mesh = mesh_of(1, 4, 4, llama.kv_heads, llama.heads / llama.kv_heads);
+    ts_partition_options o = {.struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true};
+    if (ts_partition_pins(g, &o, &p, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(ts__topology_parse("v6e:4x4", 1, &t, &err), TS_OK);
+    const ts_sharding s = {.mesh = &p->mesh, .in = p->in, .out = p->out, .pin = pin_of, .context = p};
+    const ts_aot_job job = {.struct_size = sizeof job,
+                            .plugin = path,
+                            .topology = &t,
+                            .replicas = 16,
+                            .graph = g,
+                            .sharding = &s,
+                            .precision = TS_PRECISION_HIGHEST};
+    if (ts__aot_compile(&job, &r, &err) != TS_OK) fail_msg("%s", err.msg);
+    assert_true(r.fits);
+    for (size_t i = 0; i < r.n_collective; i++) {
+        const ts_aot_collective *c = &r.collective[i];
+        printf("%-18s %-16s %3lld × sync %7lld B, async %7lld B, behind products %7lld B  %s\n", c->kind, c->axis,
+               (long long)c->count, (long long)c->sync_bytes, (long long)c->async_bytes,
+               (long long)c->overlapped_bytes, c->kept_as);
+        assert_int_equal(c->sync_bytes + c->async_bytes, c->bytes);
+        named += *c->axis != '\0';
+    }
+    assert_true(named > 0);
+    ts_aot_report_free(&r);
+    ts_partition_free(p);
     ts_graph_free(g);
 }
 
@@ -237,7 +280,7 @@ static void others_are_refused(void **state)
     ts_error err = {0};
     ts_partition *p = NULL;
     (void)state;
-    need_plugin();
+    need_plugin("cpu");
     if (ts_program_probe(&options, &g, &err) != TS_OK) fail_msg("%s", err.msg);
     ts_mesh mesh = mesh_of(1, 2, 2, 2, 2);
     ts_partition_options o = {.struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true};
@@ -260,7 +303,7 @@ static void others_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_are_equal), cmocka_unit_test(a_step_is_equal),
-                                       cmocka_unit_test(others_are_refused)};
+                                       cmocka_unit_test(others_are_refused), cmocka_unit_test(ahead_of_time)};
     setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0); /* XLA tells of every partition that costs a copy */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
