@@ -4,8 +4,10 @@
  * carries that only feed themselves, sliced and constant operands, unused halves of a barrier.
  * Inputs of the graph stay: they are its interface. Common subexpressions: within one region and
  * between two barriers, nodes with the same operation, attributes and operands become the first of
- * them; it takes over their pins, and two different pins never merge. Forward and backward never merge, or what remat computes again would be kept instead;
- * repeats and barriers never merge. Both are deterministic and leave a graph that verifies.
+ * them; it takes over their pins, and two different pins never merge. Forward and backward never
+ * merge, or what remat computes again would be kept instead; repeats, barriers and collectives never
+ * merge (who gathers twice means to keep nothing in between). Both passes are deterministic and leave
+ * a graph that verifies.
  * Not here: algebra, constant folding.
  */
 #include "ir/attrs.h"
@@ -224,7 +226,7 @@ static ts_status merge_region(ts_region *r, ts_value **same, ts_error *err)
             clear(&m);
         } else if (n->body) {
             status = merge_region(n->body, same, err);
-        } else {
+        } else if (ts_op_infos[n->op].kind != TS_COLLECTIVE || n->op == TS_OP_axis_index) {
             ts_node *first = find_or_add(&m, n);
             if (!first) continue;
             for (int i = 0; i < n->n_out; i++) {
