@@ -456,6 +456,67 @@ typedef struct ts_aot_report {
 TS_MUST_CHECK ts_status ts_aot_compile(const ts_config *c, ts_aot_report *out, ts_error *err);
 void ts_aot_report_free(ts_aot_report *r);
 
+/* ---- what a run needs ---- */
+
+enum { TS_PLAN_ADVICE = 4, TS_PLAN_WIRES = 40, TS_PLAN_REMATS = 3 };
+
+/* Bytes of one device at the step's worst moment; peak is the sum of the others. */
+typedef struct ts_plan_memory {
+    int64_t parameters, moments;
+    int64_t gradients;   /* of parameters, that live at that moment */
+    int64_t activations; /* made by the forward half, waiting for the backward half */
+    int64_t temporary;   /* everything else: the batch, what a layer or the loss works on */
+    int64_t peak;
+} ts_plan_memory;
+
+typedef struct ts_plan_policy { /* with this remat_policy */
+    char name[16];
+    int64_t activations; /* the most that waits for the backward half at any moment */
+    int64_t peak;
+    bool fits;
+} ts_plan_policy;
+
+typedef struct ts_plan_wire {
+    char axis[16], kind[24]; /* of the mesh; "all_gather" */
+    int64_t count;           /* of a device and step, loops multiplied out */
+    double bytes;            /* that a device sends: (n−1)/n of what is gathered or scattered, twice that of an all_reduce */
+    double seconds;          /* at the least, on this axis' links */
+} ts_plan_wire;
+
+typedef struct ts_plan_advice {
+    char keys[200]; /* to type behind the command's words, "remat_policy=full ici_tensor_parallelism=8" */
+    int64_t peak;
+} ts_plan_advice;
+
+typedef struct ts_plan_report {
+    char devices_name[64], device_kind[16], mesh[80], remat[16]; /* "v6e:4x4", "v6e", "data=1, fsdp=4, tensor=4" */
+    int devices;
+    int64_t parameters, trained;       /* numbers, of the whole model */
+    int64_t rows, sequence;            /* of a step on all devices */
+    ts_plan_memory per_device;
+    int64_t capacity;                  /* of one device; of the cpu's devices together */
+    int64_t process;                   /* cpu: of the whole process, whose devices share memory; else 0 */
+    bool fits;
+    ts_plan_policy policy[TS_PLAN_REMATS]; /* full, minimal, none */
+    ts_plan_wire wire[TS_PLAN_WIRES];
+    size_t n_wire;
+    double flops;                      /* of products of a device and step, what is computed again included */
+    double model_flops;                /* by MaxText's formula: nothing that is computed again */
+    double memory_bytes;               /* that must go through device memory */
+    double compute_seconds, memory_seconds, wire_seconds; /* each alone, at the published rates */
+    char bound[16];                    /* the longest of the three: "compute", "memory", "wire" */
+    double mfu;                        /* model_flops in that time, of the published rate: none can be higher */
+    int64_t checkpoint_bytes, host_bytes_at_save;
+    ts_plan_advice advice[TS_PLAN_ADVICE]; /* where it does not fit: keys with which it does, nearest first */
+    size_t n_advice;
+} ts_plan_report;
+
+/* What the run of a subcommand's words (as ts_config_load_words takes them) needs, without a device, a compiler or any
+ * of that memory. devices: "v6e:4x4", "h100:8", "cpu:16"; NULL: by compile_topology, or the virtual devices of the cpu
+ * engine where it would run. INVALID_ARGUMENT: the configuration's mistakes, no such devices, or none that are known. */
+TS_MUST_CHECK ts_status ts_plan(const char *const *words, int n, const char *devices,
+                                ts_plan_report *out, ts_error *err);
+
 /* ---- comparison with reference outputs ---- */
 
 typedef struct ts_parity_row {

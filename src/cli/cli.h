@@ -33,9 +33,10 @@ int cli_parity(int argc, char **argv);
 int cli_generate(int argc, char **argv);
 int cli_plugins(int argc, char **argv);
 int cli_compile(int argc, char **argv);
+int cli_plan(int argc, char **argv);
 int cli_collectives(int argc, char **argv);
 extern const cli_command cli_train_command, cli_parity_command, cli_generate_command,
-    cli_plugins_command, cli_compile_command, cli_collectives_command;
+    cli_plugins_command, cli_plan_command, cli_compile_command, cli_collectives_command;
 
 /* Splits words into options and the rest (words, n_words; words has room for argc). False after printing what is
  * wrong: an unknown option with the nearest one, or a missing value. */

@@ -189,19 +189,27 @@ static ts_status make_devices(cpu_executable *x, int n, ts_error *err)
     return TS_OK;
 }
 
-static void count_memory(cpu_executable *x)
+static void count_memory(const ts_graph *g, size_t arena, size_t constants, ts_memory_stats *m)
 {
-    const ts_graph *g = x->base.graph;
-    ts_memory_stats *m = &x->stats.memory;
     for (int k = 0; k < g->top->n_arg; k++) m->arguments += ts_type_bytes(&g->top->arg[k]->type);
     for (int k = 0; k < g->top->n_result; k++) {
         size_t bytes = ts_type_bytes(&g->top->result[k]->type);
         m->outputs += bytes;
         if (g->output[k].replaces >= 0) m->aliased += bytes;
     }
-    m->temporary = x->program->arena_bytes;
-    m->constants = x->program->constants.bytes;
+    m->temporary = arena;
+    m->constants = constants;
     m->peak = m->arguments + m->outputs - m->aliased + m->temporary + m->constants;
+}
+
+ts_status ts_cpu_plan(ts_engine *engine, const ts_graph *g, ts_memory_stats *out, ts_error *err)
+{
+    const cpu_engine *e = (cpu_engine *)engine;
+    size_t arena, constants;
+    *out = (ts_memory_stats){0};
+    TS_TRY(ts__cpu_program_sizes(g, e->isa, e->threads, &arena, &constants, err));
+    count_memory(g, arena, constants, out);
+    return TS_OK;
 }
 
 ts_status ts_cpu_compile(ts_engine *engine, const ts_graph *g, bool share, ts_executable **out,
@@ -222,7 +230,7 @@ ts_status ts_cpu_compile(ts_engine *engine, const ts_graph *g, bool share, ts_ex
     }
     x->stats.flops = x->program->flops;
     x->stats.bytes = x->program->bytes;
-    count_memory(x);
+    count_memory(g, x->program->arena_bytes, x->program->constants.bytes, &x->stats.memory);
     *out = &x->base;
     return TS_OK;
 }

@@ -156,21 +156,31 @@ static ts_status make_constant(const ts_code *c, const ts_code_constant *k, char
     return scratch ? TS_OK : out_of_memory(err);
 }
 
-static ts_status make_constants(linker *l, ts_error *err)
+/* Where each constant lies, and the bytes of all. */
+static ts_status place_constants(linker *l, size_t *bytes, ts_error *err)
 {
     const ts_code *c = &l->code;
     size_t end = 0;
     l->constant_offset = ts_alloc((size_t)c->n_constant * sizeof *l->constant_offset + 1);
     if (!l->constant_offset) return out_of_memory(err);
     for (int k = 0; k < c->n_constant; k++) {
-        size_t bytes = c->block[c->constant[k].block].bytes;
         l->constant_offset[k] = end;
-        if (ts_add_size(end, bytes, &end) || end > (size_t)PTRDIFF_MAX - TS_CPU_ALIGN)
+        if (ts_add_size(end, c->block[c->constant[k].block].bytes, &end) ||
+            end > (size_t)PTRDIFF_MAX - TS_CPU_ALIGN)
             return out_of_memory(err);
         end = ts_round_up(end, TS_CPU_ALIGN);
     }
+    *bytes = end;
+    return TS_OK;
+}
+
+static ts_status make_constants(linker *l, ts_error *err)
+{
+    const ts_code *c = &l->code;
     ts_cpu_memory *m = &l->program->constants;
-    TS_TRY(ts__cpu_memory_new(end, "the constants of the program", m, err));
+    size_t bytes;
+    TS_TRY(place_constants(l, &bytes, err));
+    TS_TRY(ts__cpu_memory_new(bytes, "the constants of the program", m, err));
     for (int k = 0; k < c->n_constant; k++)
         TS_TRY(make_constant(c, &c->constant[k], (char *)m->data + l->constant_offset[k], err));
     return TS_OK;
@@ -282,15 +292,30 @@ static ts_status add_steps(linker *l, ts_error *err)
     return TS_OK;
 }
 
-static ts_status link_code(linker *l, ts_error *err)
+/* Everything that has an address gets it. */
+static ts_status place_blocks(linker *l, ts_error *err)
 {
     ts_code *c = &l->code;
     if (c->share) ts__code_coalesce(c);
     for (int k = 0; k < c->n_instr; k++)
         if (c->instr[k]->kind == TS_CODE_COPY) TS_TRY(order_copies(c, c->instr[k], k, err));
-    TS_TRY(plan_arena(l, err));
+    return plan_arena(l, err);
+}
+
+static ts_status link_code(linker *l, ts_error *err)
+{
+    TS_TRY(place_blocks(l, err));
     TS_TRY(make_constants(l, err));
     return add_steps(l, err);
+}
+
+static void free_linker(linker *l)
+{
+    ts__code_free(&l->code);
+    ts_free(l->offset_index);
+    ts_free(l->plan);
+    ts_free(l->range);
+    ts_free(l->constant_offset);
 }
 
 ts_status ts__cpu_program_new(const ts_graph *g, ts_isa isa, int threads, bool share,
@@ -305,15 +330,24 @@ ts_status ts__cpu_program_new(const ts_graph *g, ts_isa isa, int threads, bool s
     if (!l.program->storage) status = out_of_memory(err);
     if (status == TS_OK) status = ts__code_emit(&l.code, g, err);
     if (status == TS_OK) status = link_code(&l, err);
-    ts__code_free(&l.code);
-    ts_free(l.offset_index);
-    ts_free(l.plan);
-    ts_free(l.range);
-    ts_free(l.constant_offset);
+    free_linker(&l);
     if (status == TS_OK)
         *out = l.program;
     else
         ts__cpu_program_free(l.program);
+    return status;
+}
+
+ts_status ts__cpu_program_sizes(const ts_graph *g, ts_isa isa, int threads, size_t *arena_bytes,
+                                size_t *constant_bytes, ts_error *err)
+{
+    ts_cpu_program sizes = {.graph = g, .threads = threads};
+    linker l = {.code = {.isa = isa, .threads = threads, .share = true}, .program = &sizes};
+    ts_status status = ts__code_emit(&l.code, g, err);
+    if (status == TS_OK) status = place_blocks(&l, err);
+    if (status == TS_OK) status = place_constants(&l, constant_bytes, err);
+    free_linker(&l);
+    *arena_bytes = sizes.arena_bytes;
     return status;
 }
 

@@ -62,6 +62,9 @@ typedef struct ts_cpu_program {
 ts_status ts__cpu_program_new(const ts_graph *g, ts_isa isa, int threads, bool share,
                               ts_cpu_program **out, ts_error *err);
 void ts__cpu_program_free(ts_cpu_program *p);
+/* What that program would ask for, without memory for it: bytes of a device's arena, and of the constants of all. */
+ts_status ts__cpu_program_sizes(const ts_graph *g, ts_isa isa, int threads, size_t *arena_bytes,
+                                size_t *constant_bytes, ts_error *err);
 
 /* One device's memory during a run. */
 typedef struct ts_cpu_device {
@@ -83,6 +86,9 @@ void ts__cpu_run(const ts_cpu_program *p, ts_cpu_device *device, int n_devices, 
 /* The CPU engine's own entry: as ts_compile, with sharing as a choice. */
 ts_status ts_cpu_compile(ts_engine *e, const ts_graph *g, bool share, ts_executable **out,
                          ts_error *err);
+/* The memory of one device that compiling g would lead to; nothing of it is allocated. The graph's mesh may have any
+ * number of devices. */
+ts_status ts_cpu_plan(ts_engine *e, const ts_graph *g, ts_memory_stats *out, ts_error *err);
 /* The plan for people and tests: steps, addresses, bytes. */
 void ts_cpu_plan_text(const ts_executable *x, ts_string *out);
 void ts__cpu_program_text(const ts_cpu_program *p, ts_string *out);
