@@ -33,7 +33,7 @@ typedef struct ts_hlo_collective {
 typedef struct ts_hlo_summary {
     double flops;         /* of dots and convolutions, 2 a multiply-add; elementwise work is not counted */
     double bytes;         /* operands and results in device memory of the instructions that move them */
-    ts_hlo_collective *collective; /* one row for each of op, groups, axes, shift, asynchronous, sliced */
+    ts_hlo_collective *collective; /* one for each of op, axes (else group, stride), shift, asynchronous, sliced */
     size_t n_collective;
     int64_t unknown_loops; /* loops whose count could not be read, taken once */
 } ts_hlo_summary;

@@ -1,16 +1,16 @@
 /* xla/hlo_collective.c – the collectives of a parsed module: along which axes of the mesh, how
  * often, and what hides them.
  *
- * Groups of devices come as lists ({{0,1},{2,3}}) or counted ([2,2]<=[4]), a permute's as pairs.
- * Devices are numbered as the mesh's are, so coordinates tell the axes: those in which members of a
- * group differ. Two axes of one size are told apart, and so is a group over both. Asynchronous is
- * an instruction *-start with its *-done, what an async-start calls, and what libtpu fuses: a
- * collective with a product in one fusion, or a fusion async-collective-start with its done. A
- * transfer is hidden where a dot or convolution – by itself, in a fusion, a loop, a call – stands
- * between the two in a scheduled computation. Where the done is not in the start's computation, all
- * behind the start counts as in between.
+ * Groups of devices come as lists ({{0,1},{2,3}}) or counted ([2,2]<=[4]), by the axes of a mesh
+ * (mesh['a'=2,'b'=2] {'b'}), a permute's as pairs. Devices are numbered as the mesh's are, so
+ * coordinates tell the axes: those in which members of a group differ. Two axes of one size are
+ * told apart, and so is a group over both. Asynchronous is an instruction *-start with its *-done,
+ * what an async-start calls, and what libtpu fuses: a collective with a product in one fusion, or a
+ * fusion async-collective-start with its done. A transfer is hidden where a dot or convolution – by
+ * itself, in a fusion, a loop, a call – stands between the two in a scheduled computation. Where
+ * the done is not in the start's computation, all behind the start counts as in between.
  */
-#include <stdlib.h>
+#include <ctype.h>
 
 #include "xla/hlo_internal.h"
 
@@ -38,9 +38,10 @@ static bool ends(slice s, const char *word)
 /* ---- groups of devices ----------------------------------------------------------------------- */
 
 /* [groups,size]<=[d0,d1,…]T(p0,p1,…): 0, 1, 2 … in the shape d, its dimensions in the order p. */
+enum { MAX_COUNTED = 16 };
 typedef struct counted {
-    int64_t groups, size, dim[8];
-    int n, order[8];
+    int64_t groups, size, dim[MAX_COUNTED];
+    int n, order[MAX_COUNTED];
 } counted;
 
 /* The numbers of "a,b,c" up to the character end, as many as there are; returns their count. */
@@ -57,7 +58,7 @@ static int numbers(slice text, char end, int64_t *out, int room)
 }
 
 /* size alone is known where the order is none (n 0). False: not even that. */
-static bool read_counted(slice text, counted *c)
+static bool read_iota(slice text, counted *c)
 {
     int64_t shape[2], order[8];
     *c = (counted){0};
@@ -77,6 +78,95 @@ static bool read_counted(slice text, counted *c)
     }
     c->n = m == n ? n : 0;
     return true;
+}
+
+typedef struct named {
+    slice name;
+    int64_t size, before, part; /* of a dimension that is cut: what is major to the part, and its size */
+} named;
+
+/* "'fsdp'=4" with '=', "'fsdp'" or "'fsdp':(2)2" without; at: 0 at first. */
+static bool next_named(slice list, size_t *at, bool sizes, named *out)
+{
+    slice one;
+    *out = (named){.size = -1};
+    if (!ts__hlo_element(list, at, &one) || one.n < 3) return false;
+    const char *end = one.p + one.n, *close = memchr(one.p + 1, one.p[0], one.n - 1);
+    if (!close || isalnum((unsigned char)one.p[0])) return false;
+    out->name = (slice){one.p + 1, (size_t)(close - one.p) - 1};
+    slice rest = {close + 1, (size_t)(end - close) - 1};
+    if (sizes)
+        return begins(rest, "=") && ts__hlo_int((slice){rest.p + 1, rest.n - 1}, &out->size) && out->size > 0;
+    if (!rest.n) return true;
+    const char *stop = memchr(rest.p, ')', rest.n);
+    return begins(rest, ":(") && stop && ts__hlo_int((slice){rest.p + 2, rest.n - 2}, &out->before) &&
+           ts__hlo_int((slice){stop + 1, (size_t)(end - stop) - 1}, &out->part) && out->before > 0 &&
+           out->part > 0;
+}
+
+/* Dimension d as three: what is major to the part, the part, what is minor to it. The part's place;
+ * −1: it is none. */
+static int cut(counted *c, int d, const named *a)
+{
+    if (!a->part) return d;
+    if (c->n + 2 > MAX_COUNTED || c->dim[d] % a->before || c->dim[d] / a->before % a->part) return -1;
+    memmove(&c->dim[d + 3], &c->dim[d + 1], (size_t)(c->n - d - 1) * sizeof *c->dim);
+    c->dim[d + 2] = c->dim[d] / a->before / a->part;
+    c->dim[d + 1] = a->part;
+    c->dim[d] = a->before;
+    c->n += 2;
+    return d + 1;
+}
+
+/* mesh['fsdp'=4,'tensor'=4] {'tensor'}: the listed axes make a group, in that order, the others
+ * number the groups. */
+static bool read_mesh(slice text, counted *c)
+{
+    const char *open = memchr(text.p, '[', text.n), *end = text.p + text.n;
+    const char *close = open ? memchr(open, ']', (size_t)(end - open)) : NULL, *list = close ? close + 1 : end;
+    slice name[MAX_COUNTED]; /* by dimension; of parts, empty */
+    named a;
+    uint32_t used = 0;
+    int n = 0, listed[MAX_COUNTED];
+    *c = (counted){.size = 1, .groups = 1};
+    while (list < end && *list == ' ') list++;
+    if (list == end || *list != '{' || end[-1] != '}') return false; /* devices in another order */
+    for (size_t at = 0; next_named((slice){open + 1, (size_t)(close - open) - 1}, &at, true, &a);) {
+        if (c->n == 8) return false;
+        name[c->n] = a.name;
+        c->dim[c->n++] = a.size;
+    }
+    for (size_t at = 0; next_named((slice){list, (size_t)(end - list)}, &at, false, &a);) {
+        int d = 0, before = c->n;
+        while (d < c->n && (name[d].n != a.name.n || memcmp(name[d].p, a.name.p, a.name.n) != 0)) d++;
+        if (d == c->n || n == 8) return false;
+        int place = cut(c, d, &a);
+        if (place < 0 || used >> place & 1) return false;
+        if (c->n > before) { /* what stood behind has moved by two */
+            used = (used & ((1u << d) - 1)) | (used >> d) << (d + 2);
+            memmove(&name[d + 3], &name[d + 1], (size_t)(before - d - 1) * sizeof *name);
+            name[d] = name[d + 1] = name[d + 2] = (slice){"", 0};
+            for (int i = 0; i < n; i++) listed[i] += listed[i] > d ? 2 : 0;
+        }
+        used |= 1u << place;
+        listed[n++] = place;
+    }
+    int at = 0;
+    for (int d = 0; d < c->n; d++)
+        if (!(used >> d & 1)) c->order[at++] = d;
+    for (int i = 0; i < n; i++) c->order[at++] = listed[i];
+    for (int d = 0; d < c->n; d++) {
+        int64_t *product = used >> d & 1 ? &c->size : &c->groups;
+        if (ts_mul_i64(*product, c->dim[d], product)) return false;
+    }
+    return c->n > 0;
+}
+
+static bool is_counted(slice text) { return begins(text, "[") || begins(text, "mesh["); }
+
+static bool read_counted(slice text, counted *c)
+{
+    return text.p[0] == '[' ? read_iota(text, c) : read_mesh(text, c);
 }
 
 /* Device at place i. */
@@ -109,7 +199,7 @@ void ts__hlo_group(const hlo_instruction *x, int64_t *size, int64_t *stride)
     counted c;
     *size = *stride = 0;
     if (!ts__hlo_attr(x, "replica_groups", &all) || all.n < 2) return;
-    if (all.p[0] == '[') {
+    if (is_counted(all)) {
         if (read_counted(all, &c)) *size = c.size;
         if (*size > 1 && small(&c)) *stride = counted_device(&c, 1);
         return;
@@ -188,7 +278,7 @@ uint16_t ts__hlo_axes(const ts_hlo_mesh *m, const hlo_instruction *x, int64_t *s
         return a.odd ? 0 : a.mask;
     }
     if (!ts__hlo_attr(x, "replica_groups", &all) || all.n < 2) return 0;
-    if (all.p[0] == '[') {
+    if (is_counted(all)) {
         if (!read_counted(all, &c) || !small(&c)) return 0;
         size = c.size;
         for (int64_t i = 0; i < c.groups * c.size; i++)
@@ -308,8 +398,9 @@ static bool is_collective(slice op)
 
 static bool same_row(const ts_hlo_collective *a, const ts_hlo_collective *b)
 {
-    return strcmp(a->op, b->op) == 0 && a->group == b->group && a->stride == b->stride &&
-           a->axes == b->axes && a->shift == b->shift && a->asynchronous == b->asynchronous &&
+    bool along = a->axes ? a->axes == b->axes
+                         : !b->axes && a->group == b->group && a->stride == b->stride;
+    return along && strcmp(a->op, b->op) == 0 && a->shift == b->shift && a->asynchronous == b->asynchronous &&
            a->sliced == b->sliced;
 }
 

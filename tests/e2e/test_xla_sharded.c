@@ -232,7 +232,6 @@ static void ahead_of_time(void **state)
     ts_partition *p = NULL;
     ts_topology t;
     ts_aot_report r;
-    int named = 0;
     (void)state;
     need_plugin("tpu");
     assert_int_equal(ts__plugin_find("tpu", path, sizeof path, &err), TS_OK);
@@ -257,9 +256,9 @@ static void ahead_of_time(void **state)
                (long long)c->count, (long long)c->sync_bytes, (long long)c->async_bytes,
                (long long)c->overlapped_bytes, c->kept_as);
         assert_int_equal(c->sync_bytes + c->async_bytes, c->bytes);
-        named += *c->axis != '\0';
+        assert_true(*c->axis != '\0');
     }
-    assert_true(named > 0);
+    assert_true(r.n_collective > 0);
     ts_aot_report_free(&r);
     ts_partition_free(p);
     ts_graph_free(g);

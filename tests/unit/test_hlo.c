@@ -190,6 +190,25 @@ static void test_overlap(void **state)
     release(&s);
 }
 
+/* Groups by the axes of a mesh, which need not be ours, and by parts of an axis. */
+static void test_mesh(void **state)
+{
+    static const ts_hlo_mesh three = {3, {4, 2, 2}};
+    (void)state;
+    ts_hlo_summary s;
+    summary_on(&three, "mesh", &s);
+    check_row(&s, "all-reduce", 1, false, 1, 64, 0);
+    assert_int_equal(row_of(&s, "all-reduce", 1, false)->group, 4);
+    assert_int_equal(row_of(&s, "all-reduce", 1, false)->stride, 4);
+    check_row(&s, "all-reduce", 7, false, 1, 64, 0);
+    check_row(&s, "all-gather", 6, false, 1, 64, 0);
+    check_row(&s, "all-gather", 4, false, 1, 64, 0);
+    check_row(&s, "all-to-all", 2, false, 1, 64, 0);
+    check_row(&s, "all-reduce", 0, false, 1, 64, 0); /* in an order of its own: unknown */
+    check_row(&s, "reduce-scatter", 0, false, 1, 64, 0); /* a cut axis is not cut again */
+    release(&s);
+}
+
 /* Without a schedule the order of the lines is none. */
 static void test_unscheduled(void **state)
 {
@@ -291,7 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dot),     cmocka_unit_test(test_loop),  cmocka_unit_test(test_async),
-        cmocka_unit_test(test_groups), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_overlap), cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_unscheduled),
         cmocka_unit_test(test_dilated), cmocka_unit_test(test_known), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_memory)};
