@@ -283,6 +283,28 @@ static void three_and_three_are_six(void **state)
     ts_string_free(&second.text);
 }
 
+/* A plugin's devices are all of a run's, listed in whatever order: eight of them say and save what the cpu engine's eight
+ * virtual ones do. What they cannot be split as is told when they are counted. */
+#define EIGHT " num_epoch=9 vocab_size=260 base_num_kv_heads=2 ici_data_parallelism=2 ici_tensor_parallelism=2"
+static void on_eight_devices(void **state)
+{
+    (void)state;
+    told cpu = {0}, xla = {0}, few = {0};
+    expect(&cpu, "eight-cpu", NULL, ALL EIGHT " cpu_devices=8", TS_OK);
+    fault("DEVICES", "8");
+    fault("ORDER", "reversed");
+    expect(&xla, "eight-xla", fake_plugin, ALL EIGHT, TS_OK);
+    expect(&few, "few", fake_plugin, EIGHT " ici_fsdp_parallelism=4", TS_INVALID_ARGUMENT);
+    fault_none();
+    same_text(&cpu, &xla);
+    assert_true(distance("eight-cpu", "eight-xla", 6) == 0);
+    assert_non_null(strstr(few.err.msg, "8 devices cannot be split as"));
+    assert_int_equal(few.n, 0);
+    ts_string_free(&cpu.text);
+    ts_string_free(&xla.text);
+    ts_string_free(&few.text);
+}
+
 /* ---- asked to save, or to stop ----------------------------------------------------------------------- */
 
 /* Whenever the stop comes: what was dispatched is finished, told and saved, and the run goes on from there. */
@@ -460,28 +482,37 @@ static void a_step_file_that_does_not_fit(void **state)
 }
 
 /* Wherever memory runs out the run ends with an error, or does without an extra, and leaves nothing behind. */
-static void no_memory(void **state)
+static void no_memory_for(const char *what, const char *plugin, const char *words, uint64_t ratio)
 {
-    (void)state;
     uint64_t before = ts_alloc_count();
     told whole = {0};
-    expect(&whole, "plenty", fake_plugin, ALL " steps=3", TS_OK);
+    expect(&whole, what, plugin, words, TS_OK);
     uint64_t most = ts_alloc_count() - before;
     ts_string_free(&whole.text);
     assert_true(most > 200);
-    for (uint64_t nth = 1, k = 0; nth < most; nth += nth / 6 + 1, k++) {
+    for (uint64_t nth = 1, k = 0; nth < most; nth += nth / ratio + 1, k++) {
         told t = {0};
         char name[40];
-        snprintf(name, sizeof name, "dry-%d", (int)k);
+        snprintf(name, sizeof name, "%s-%d", what, (int)k);
         fake_counts()->reset();
         t.dry_at = nth;
-        ts_status status = run(&t, name, fake_plugin, ALL " steps=3");
+        ts_status status = run(&t, name, plugin, words);
         ts_alloc_fail_at(0);
         if (status != TS_OK && !*t.err.msg)
             fail_msg("allocation %d failed without a word", (int)nth);
         assert_int_equal(fake_counts()->live(NULL), 0);
         ts_string_free(&t.text);
     }
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    no_memory_for("dry", fake_plugin, ALL " steps=3", 6);
+    fault("DEVICES", "4");
+    no_memory_for("dry-four", fake_plugin, ALL EIGHT " steps=2", 10);
+    fault_none();
+    no_memory_for("dry-cpu", NULL, ALL EIGHT " steps=2 cpu_devices=4", 10);
 }
 
 /* The program from a file of `tessera compile` trains the same; another plugin's version is another program. */
@@ -586,6 +617,7 @@ int main(void)
         cmocka_unit_test(everything_in_order),
         cmocka_unit_test(ahead_of_a_slow_device),
         cmocka_unit_test(three_and_three_are_six),
+        cmocka_unit_test(on_eight_devices),
         cmocka_unit_test(a_stop_at_every_point),
         cmocka_unit_test(a_save_at_every_point),
         cmocka_unit_test(not_finite),
