@@ -1,8 +1,9 @@
-/* test_xla_aot.c – a program for sixteen TPUs, compiled without one: what of its collectives is kept, axis by axis, and
- * what travels behind products.
+/* test_xla_aot.c – a program for sixteen TPUs, compiled without one: what of its collectives is
+ * kept, axis by axis, and what travels behind products.
  *
- * Eight layers on a mesh fsdp=4, tensor=4, both of one size, so only the groups themselves tell the axes apart; once with
- * a gather before the product, once with the same as a ring. Needs libtpu (tessera plugins install tpu); skipped without.
+ * Eight layers on a mesh fsdp=4, tensor=4, both of one size, so only the groups themselves tell the
+ * axes apart; once with a gather before the product, once with the same as a ring. Needs libtpu
+ * (tessera plugins install tpu); skipped without.
  */
 #include "unit/ir_help.h"
 
@@ -111,7 +112,8 @@ static void collectives_are_found_again(void **state)
     ts_aot_report_free(&r);
 }
 
-/* All of the ring is begun early; libtpu 0.0.52 waits for the first piece at once and multiplies behind the others. */
+/* All of the ring is begun early; libtpu 0.0.52 waits for the first piece at once and multiplies
+ * behind the others. */
 static void a_ring_is_hidden(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
-/* test_xla_places.c – a TPU slice's device ids are row-major over the torus that topology.h names: what lets device d
- * of a mesh be the device with the d-th smallest id.
+/* test_xla_places.c – a TPU slice's device ids are row-major over the torus that topology.h names:
+ * what lets device d of a mesh be the device with the d-th smallest id.
  *
- * The first dimension of a name, x, varies fastest; a chip's devices faster still. Asked of libtpu, slice by slice, also
- * such that no two sides are equal; one process each, because libtpu reads its environment once. Skipped without
- * libtpu (TESSERA_PLUGIN_PATH).
+ * The first dimension of a name, x, varies fastest; a chip's devices faster still. Asked of libtpu,
+ * slice by slice, also such that no two sides are equal; one process each, because libtpu reads its
+ * environment once. Skipped without libtpu (TESSERA_PLUGIN_PATH).
  */
 #include <sys/wait.h>
 #include <unistd.h>
