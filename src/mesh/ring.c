@@ -60,7 +60,7 @@ static void move_up(ts_value *v, ts_node *at)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-static int find(const ts_dims *d, int64_t v)
+static int index_of(const ts_dims *d, int64_t v)
 {
     for (int i = 0; i < d->n; i++)
         if (d->v[i] == v) return i;
@@ -73,20 +73,20 @@ static ts_ring_dot see_operand(ts_node *dot, int side, int dim)
     const ts_dims *batch[2] = {&dot->attr.dot.x_batch, &dot->attr.dot.y_batch},
                   *sum[2] = {&dot->attr.dot.x_contract, &dot->attr.dot.y_contract};
     ts_ring_dot d = {dot, {-1, -1}, -1};
-    int k = find(sum[side], dim), rank = dot->in[0]->type.rank;
+    int k = index_of(sum[side], dim), rank = dot->in[0]->type.rank;
     d.dim[side] = dim;
     if (k >= 0) {
         d.dim[1 - side] = (int)sum[1 - side]->v[k];
         return d;
     }
-    if ((k = find(batch[side], dim)) >= 0) {
+    if ((k = index_of(batch[side], dim)) >= 0) {
         d.dim[1 - side] = (int)batch[1 - side]->v[k];
         d.out_dim = k;
         return d;
     }
     /* Results: batch, x's free dimensions, y's. */
     d.out_dim = side ? rank - sum[0]->n : batch[0]->n;
-    for (int i = 0; i < dim; i++) d.out_dim += find(sum[side], i) < 0 && find(batch[side], i) < 0;
+    for (int i = 0; i < dim; i++) d.out_dim += index_of(sum[side], i) < 0 && index_of(batch[side], i) < 0;
     return d;
 }
 
@@ -126,6 +126,17 @@ typedef struct uses {
     int n, capacity;
 } uses;
 
+typedef struct scatters {
+    ts_ring_scatter *v;
+    int n, capacity;
+} scatters;
+
+/* What of a region becomes rings, each product at most once. */
+typedef struct plan {
+    uses uses;
+    scatters scatters;
+} plan;
+
 static bool is_result(const ts_region *r, const ts_value *v)
 {
     for (int i = 0; i < r->n_result; i++)
@@ -133,16 +144,19 @@ static bool is_result(const ts_region *r, const ts_value *v)
     return false;
 }
 
-static bool claimed(const uses *u, const ts_node *dot)
+static bool claimed(const plan *p, const ts_node *dot)
 {
-    for (int i = 0; i < u->n; i++)
-        if (u->v[i].dot.dot == dot) return true;
+    for (int i = 0; i < p->uses.n; i++)
+        if (p->uses.v[i].dot.dot == dot) return true;
+    for (int i = 0; i < p->scatters.n; i++)
+        if (p->scatters.v[i].dot.dot == dot) return true;
     return false;
 }
 
-/* Appends the uses of a gather; none where one of them is no product or is another gather's. */
-static ts_status add_uses(ts_ring *r, ts_ring_gather *g, uses *u, ts_error *err)
+/* Appends the uses of a gather; none where one of them is no product or is claimed already. */
+static ts_status add_uses(ts_ring *r, ts_ring_gather *g, plan *p, ts_error *err)
 {
+    uses *u = &p->uses;
     const ts_value *v = g->gather->out[0];
     const int before = u->n, dim = (int)g->gather->attr.collective.dim;
     if (is_result(r->region, v)) return TS_OK;
@@ -154,7 +168,7 @@ static ts_status add_uses(ts_ring *r, ts_ring_gather *g, uses *u, ts_error *err)
                 side = i;
             }
         if (!times) continue;
-        if (n->op != TS_OP_dot || times > 1 || claimed(u, n)) {
+        if (n->op != TS_OP_dot || times > 1 || claimed(p, n)) {
             u->n = before;
             return TS_OK;
         }
@@ -170,16 +184,16 @@ static int by_place(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static ts_status find_uses(ts_ring *r, uses *u, ts_error *err)
+static ts_status find_uses(ts_ring *r, const char *axis, plan *p, ts_error *err)
 {
     for (ts_node *n = r->region->first; n; n = n->next) {
-        if (n->op != TS_OP_all_gather || !named(r, n)) continue;
+        if (n->op != TS_OP_all_gather || !named(r, n) || strcmp(n->attr.collective.axis, axis) != 0)
+            continue;
         ts_ring_gather *g = ts_arena_alloc(r->arena, sizeof *g);
         if (!g) return memory_out(r, err);
         *g = (ts_ring_gather){.gather = n};
-        TS_TRY(add_uses(r, g, u, err));
+        TS_TRY(add_uses(r, g, p, err));
     }
-    if (u->n) qsort(u->v, (size_t)u->n, sizeof *u->v, by_place);
     return TS_OK;
 }
 
@@ -222,24 +236,19 @@ static ts_status one_ring(ts_ring *r, uses *u, int first, bool *done, ts_error *
     return TS_OK;
 }
 
-static ts_status gathers(ts_ring *r, ts_error *err)
+static ts_status gather_rings(ts_ring *r, uses *u, ts_error *err)
 {
-    uses u = {0};
-    TS_TRY(find_uses(r, &u, err));
-    bool *done = u.n ? ts_arena_alloc(r->arena, (size_t)u.n) : NULL;
-    if (u.n && !done) return memory_out(r, err);
-    for (int i = 0; i < u.n; i++) done[i] = false;
-    for (int i = 0; i < u.n; i++)
-        if (!done[i]) TS_TRY(one_ring(r, &u, i, done, err));
+    if (!u->n) return TS_OK;
+    qsort(u->v, (size_t)u->n, sizeof *u->v, by_place);
+    bool *done = ts_arena_alloc(r->arena, (size_t)u->n);
+    if (!done) return memory_out(r, err);
+    for (int i = 0; i < u->n; i++) done[i] = false;
+    for (int i = 0; i < u->n; i++)
+        if (!done[i]) TS_TRY(one_ring(r, u, i, done, err));
     return TS_OK;
 }
 
 /* ---- scatters -------------------------------------------------------------------------------- */
-
-typedef struct scatters {
-    ts_ring_scatter *v;
-    int n, capacity;
-} scatters;
 
 /* The first node that reads v; NULL: only the region's results do, or nothing. */
 static ts_node *first_use(const ts_value *v)
@@ -260,12 +269,14 @@ static bool alone(const ts_ring *r, const ts_value *product, const ts_node *scat
     return true;
 }
 
-static ts_status find_scatters(ts_ring *r, scatters *s, ts_error *err)
+static ts_status find_scatters(ts_ring *r, const char *axis, plan *p, ts_error *err)
 {
+    scatters *s = &p->scatters;
     for (ts_node *n = r->region->first; n; n = n->next) {
-        if (n->op != TS_OP_reduce_scatter || !named(r, n)) continue;
+        if (n->op != TS_OP_reduce_scatter || !named(r, n) || strcmp(n->attr.collective.axis, axis) != 0)
+            continue;
         ts_node *dot = n->in[0]->node;
-        if (!dot || dot->op != TS_OP_dot || !alone(r, n->in[0], n)) continue;
+        if (!dot || dot->op != TS_OP_dot || claimed(p, dot) || !alone(r, n->in[0], n)) continue;
         if (!ts__arena_grow(r->arena, &s->v, &s->capacity, s->n, sizeof *s->v)) return memory_out(r, err);
         s->v[s->n++] = (ts_ring_scatter){.scatter = n, .dot = see_result(dot, (int)n->attr.collective.dim)};
     }
@@ -293,17 +304,15 @@ static bool can_wait(ts_ring_scatter *const *s, int n, const ts_node *at)
     return true;
 }
 
-static ts_status scatter_rings(ts_ring *r, ts_error *err)
+static ts_status scatter_rings(ts_ring *r, scatters *s, ts_error *err)
 {
-    scatters s = {0};
-    TS_TRY(find_scatters(r, &s, err));
-    for (int i = 0; i < s.n; i++) {
-        ts_ring_scatter *member[TS_RING_SHARED] = {&s.v[i]};
+    for (int i = 0; i < s->n; i++) {
+        ts_ring_scatter *member[TS_RING_SHARED] = {&s->v[i]};
         int n = 1;
-        if (s.v[i].taken) continue;
-        for (int k = i + 1; k < s.n && n < TS_RING_SHARED; k++) {
-            ts_ring_scatter *x = &s.v[k];
-            if (x->taken || !slice_alike(&s.v[i], x) || !can_wait(member, n, x->scatter)) continue;
+        if (s->v[i].taken) continue;
+        for (int k = i + 1; k < s->n && n < TS_RING_SHARED; k++) {
+            ts_ring_scatter *x = &s->v[k];
+            if (x->taken || !slice_alike(&s->v[i], x) || !can_wait(member, n, x->scatter)) continue;
             x->taken = true;
             member[n++] = x;
         }
@@ -315,15 +324,28 @@ static ts_status scatter_rings(ts_ring *r, ts_error *err)
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 
+/* Both operands of a product may be gathered and its result scattered, but only one of the three can come or go in
+ * pieces: what the mesh's major axis asks for, so a weight over fsdp before an activation over tensor. */
+static ts_status find(ts_ring *r, plan *p, ts_error *err)
+{
+    for (int i = 0; i < r->graph->n_axis; i++) {
+        TS_TRY(find_uses(r, r->graph->axis[i].name, p, err));
+        TS_TRY(find_scatters(r, r->graph->axis[i].name, p, err));
+    }
+    return TS_OK;
+}
+
 static ts_status rewrite(ts_ring *r, ts_region *region, ts_error *err)
 {
+    plan p = {0};
     for (ts_node *n = region->first; n; n = n->next)
         if (n->body) TS_TRY(rewrite(r, n->body, err));
     r->region = region;
     r->n_start = 0;
     number(region, false);
-    ts_status status = gathers(r, err);
-    if (status == TS_OK) status = scatter_rings(r, err);
+    ts_status status = find(r, &p, err);
+    if (status == TS_OK) status = gather_rings(r, &p.uses, err);
+    if (status == TS_OK) status = scatter_rings(r, &p.scatters, err);
     number(region, true);
     return status;
 }
