@@ -22,13 +22,18 @@ static void *map_aligned(size_t bytes)
     return p + head;
 }
 
+size_t ts__cpu_memory_bytes(size_t bytes)
+{
+    return bytes < huge_page || bytes > (size_t)PTRDIFF_MAX - huge_page ? bytes : ts_round_up(bytes, huge_page);
+}
+
 ts_status ts__cpu_memory_new(size_t bytes, const char *what, ts_cpu_memory *out, ts_error *err)
 {
     *out = (ts_cpu_memory){.bytes = bytes};
     if (bytes < huge_page) {
         out->data = ts_alloc_zero(bytes ? bytes : 1);
     } else if (bytes <= (size_t)PTRDIFF_MAX - 2 * huge_page) {
-        out->mapped = ts_round_up(bytes, huge_page);
+        out->mapped = ts__cpu_memory_bytes(bytes);
         out->data = map_aligned(out->mapped);
     }
     if (out->data) return TS_OK;

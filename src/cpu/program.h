@@ -46,6 +46,7 @@ typedef struct ts_cpu_memory {
 } ts_cpu_memory;
 ts_status ts__cpu_memory_new(size_t bytes, const char *what, ts_cpu_memory *out, ts_error *err);
 void ts__cpu_memory_free(ts_cpu_memory *m);
+size_t ts__cpu_memory_bytes(size_t bytes); /* that so many take: large ones whole huge pages */
 
 typedef struct ts_cpu_program {
     const ts_graph *graph;

@@ -20,7 +20,7 @@
 
 /* Beside its buffers a process that trains on the cpu engine holds oneDNN's code and what it generates, the threads'
  * stacks, the graph and the step's program (docs/mesh.md, "Planning"). */
-enum { PROCESS_BYTES = 6 << 20, SAVE_BYTES = 16 << 20 };
+enum { PROCESS_BYTES = 3 << 20, SAVE_BYTES = 16 << 20 };
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -64,16 +64,20 @@ static void split_arena(ts_plan_memory *m, int64_t arena, int64_t gradients, int
     m->activations = least(arena - m->gradients, kept);
 }
 
-/* Bytes that the process' devices share: inputs that nothing replaces, where several hold the same. */
-static int64_t shared_bytes(const ts_placed *p)
+/* Bytes of a whole process: every buffer as the engine takes it; inputs that nothing replaces once where several devices
+ * hold the same; each device's arena, and the constants of all. */
+static int64_t process_bytes(const ts_placed *p, const ts_memory_stats *s)
 {
-    int64_t bytes = 0;
-    for (int i = 0; p->partition && i < p->global->top->n_arg; i++) {
+    const ts_graph *g = p->global;
+    const ts_mesh *mesh = ts_placed_mesh(p);
+    int64_t devices = ts_placed_devices(p), bytes = PROCESS_BYTES + (int64_t)ts__cpu_memory_bytes(s->constants);
+    for (int i = 0; i < g->top->n_arg; i++) {
         ts_spec spec = ts_placed_in(p, i);
-        int64_t copies = p->partition->mesh.devices - ts_spec_pieces(&p->partition->mesh, &spec);
-        if (!is_replaced(p->global, i)) bytes += copies * local_bytes(p, i);
+        int64_t copies = mesh && !is_replaced(g, i) ? ts_spec_pieces(mesh, &spec) : devices;
+        bytes += copies * (int64_t)ts__cpu_memory_bytes((size_t)local_bytes(p, i));
     }
-    return bytes;
+    int64_t results = (int64_t)ts__cpu_memory_bytes(s->outputs - s->aliased);
+    return bytes + devices * (results + (int64_t)ts__cpu_memory_bytes(s->temporary));
 }
 
 static ts_status measure_cpu(const ts_config *c, const ts_placed *p, const ts_footprint *f,
@@ -89,11 +93,10 @@ static ts_status measure_cpu(const ts_config *c, const ts_placed *p, const ts_fo
     ts_engine_close(e);
     TS_TRY(status);
     ts_plan_memory *m = &out->memory;
-    int64_t device = (int64_t)(s.peak - s.constants);
     count_state(p, m, &trained);
     m->peak = (int64_t)s.peak;
     split_arena(m, (int64_t)s.temporary, trained, f->kept);
-    out->process = ts_placed_devices(p) * device + (int64_t)s.constants - shared_bytes(p) + PROCESS_BYTES;
+    out->process = process_bytes(p, &s);
     return TS_OK;
 }
 
