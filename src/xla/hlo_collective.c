@@ -368,22 +368,22 @@ bool ts__hlo_overlapped(const hlo_walk *w, const hlo_instruction *start)
     return product;
 }
 
-/* Every user of x in its computation reads no more than a device's share of it. */
+/* All users of x in its computation together read no more than a device's share of it. Of a sum of
+ * several packed values each user reads a part as well, but together they read it all. */
 static bool only_sliced(const hlo_walk *w, const hlo_instruction *x, int64_t size)
 {
     const hlo_computation *c = &w->h->computation[x->computation];
     const hlo_instruction *all = w->h->instruction, *end = all + c->first + c->count;
     int me = (int)(x - all);
-    bool used = false;
+    int64_t read = 0;
     if (size < 2 || me == c->root || x->shape->tuple) return false;
     for (const hlo_instruction *y = x + 1; y < end; y++)
         for (int i = 0; i < y->n_in; i++) {
             if (y->in[i].instruction != me) continue;
             if (!hlo_is(y->op, "dynamic-slice") && !hlo_is(y->op, "fusion")) return false;
-            if (ts__hlo_reads(w, y, i) > x->shape->bytes / size) return false;
-            used = true;
+            read = ts__hlo_plus(read, ts__hlo_reads(w, y, i));
         }
-    return used;
+    return read > 0 && read <= x->shape->bytes / size;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -98,6 +98,23 @@ static void merged_and_sliced(void **state)
     ts_aot_report_free(&r);
 }
 
+/* A sum of which two users read a quarter each is a sum. */
+static void packed(void **state)
+{
+    static const char text[] = HEAD
+        "  %r = bf16[64,64]{1,0} all-reduce(%p), replica_groups=[4,4]<=[16], to_apply=%add\n"
+        "  %a1 = bf16[16,64]{1,0} dynamic-slice(%r, %z, %z), dynamic_slice_sizes={16,64}\n"
+        "  %a2 = bf16[16,64]{1,0} dynamic-slice(%r, %z, %z), dynamic_slice_sizes={16,64}\n"
+        "  ROOT %t = (bf16[16,64]{1,0}, bf16[16,64]{1,0}) tuple(%a1, %a2)\n"
+        "}\n";
+    ts_mesh mesh = {.n = 2, .devices = 16, .axis = {{"fsdp", 4, TS_AXIS_FSDP}, {"tensor", 4, TS_AXIS_TENSOR}}};
+    const ts_sharding sharding = {.mesh = &mesh};
+    (void)state;
+    ts_aot_report r = reported(text, &sharding);
+    kept(&r, "all-reduce", "tensor", "all-reduce", 8192, 0, 0);
+    ts_aot_report_free(&r);
+}
+
 /* The scatter is made of permutes, forwards and backwards; the gathers of both axes are one; a
  * permute over data and an all-to-all were not asked for. */
 static void made_of_others(void **state)
@@ -147,7 +164,7 @@ static void of_a_global_graph(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(merged_and_sliced), cmocka_unit_test(made_of_others),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(merged_and_sliced), cmocka_unit_test(packed), cmocka_unit_test(made_of_others),
                                        cmocka_unit_test(of_a_global_graph)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
