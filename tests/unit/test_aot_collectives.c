@@ -164,7 +164,8 @@ static void of_a_global_graph(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(merged_and_sliced), cmocka_unit_test(packed), cmocka_unit_test(made_of_others),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(merged_and_sliced), cmocka_unit_test(packed),
+                                       cmocka_unit_test(made_of_others),
                                        cmocka_unit_test(of_a_global_graph)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
