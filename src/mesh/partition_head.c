@@ -27,6 +27,7 @@ int64_t ts__head_pieces(ts_partitioner *p, const ts_node *n)
     if (n->op != TS_OP_linear_xent && n->op != TS_OP_linear_xent_grad) return 1;
     const ts_placement *w = ts__placement(p, n->in[W]);
     if (!w->param || ts_spec_same(&w->spec, &w->use) || ts_spec_ways(p->mesh, &w->use, 1) > 1) return 1;
+    if (w->spec.n[0] != w->use.n[0]) return 1; /* a piece of each device's rows would be no run of the vocabulary */
     ts_type t = ts_spec_local(p->mesh, &w->use, &n->in[W]->type);
     int64_t most = p->o->head_bytes ? p->o->head_bytes : MOST_BYTES;
     int64_t V = t.dim[0].size, least = ((int64_t)ts_type_bytes(&t) + most - 1) / most;

@@ -192,11 +192,18 @@ ts_value *ts__reshard_local(ts_partitioner *p, ts_value *x, ts_spec cur, const t
     return x;
 }
 
+/* A small gradient, whole but for sums: those over the same axes can be summed in one go. */
+static bool packs(const ts_partitioner *p, const ts_value *v)
+{
+    const ts_placement *at = &p->place[v->id];
+    return v->node && p->small[v->id] && at->known && at->local && at->spec.partial && ts_spec_axes(&at->spec) == 0;
+}
+
 ts_value *ts__reshard(ts_partitioner *p, const ts_value *v, const ts_spec *to)
 {
     ts_placement *at = ts__placement(p, v);
     if (p->b.error.code != TS_OK) return p->b.poison;
-    if (p->small[v->id] && at->spec.partial && !to->partial) {
+    if (!to->partial && packs(p, v)) {
         ts__reduce_packed(p, v);
         if (p->b.error.code != TS_OK) return p->b.poison;
     }
@@ -220,13 +227,6 @@ ts_value *ts__reshard(ts_partitioner *p, const ts_value *v, const ts_spec *to)
 }
 
 /* ---- packed sums ----------------------------------------------------------------------------- */
-
-static bool awaits_with(const ts_partitioner *p, const ts_value *v, const ts_value *first)
-{
-    const ts_placement *a = &p->place[v->id], *b = &p->place[first->id];
-    return p->small[v->id] && a->known && a->local && a->spec.partial == b->spec.partial &&
-           v->region == first->region && ts_spec_axes(&a->spec) == 0;
-}
 
 /* One all_reduce an axis of the values behind each other. */
 static void reduce_list(ts_partitioner *p, const ts_value *const *list, int n)
@@ -256,14 +256,23 @@ static void reduce_list(ts_partitioner *p, const ts_value *const *list, int n)
 
 void ts__reduce_packed(ts_partitioner *p, const ts_value *v)
 {
-    const ts_value **list = ts__partition_alloc(p, (size_t)p->g->n_param * sizeof *list + 1);
+    const ts_placement *like = &p->place[v->id];
+    const uint16_t sums = like->spec.partial;
+    const ts_dtype dtype = like->local->type.dtype;
+    const ts_value **list = NULL;
     int n = 0;
-    if (!list) return;
-    /* In the order in which they were made, so that the program is the same every time. */
-    const ts_region *r = v->region;
-    for (const ts_node *node = r->first; node; node = node->next)
-        for (int i = 0; i < node->n_out; i++)
-            if (awaits_with(p, node->out[i], v) && n < p->g->n_param) list[n++] = node->out[i];
-    TS_ASSERT(n > 0);
+    /* Counted, then listed: in the order in which they were made, so that the program is the same every time. */
+    for (int pass = 0; pass < 2; pass++) {
+        int k = 0;
+        for (const ts_node *node = v->region->first; node; node = node->next)
+            for (int i = 0; i < node->n_out; i++) {
+                const ts_placement *at = &p->place[node->out[i]->id];
+                if (!packs(p, node->out[i]) || at->spec.partial != sums || at->local->type.dtype != dtype) continue;
+                if (list) list[k] = node->out[i];
+                k++;
+            }
+        n = k;
+        if (!list && !(list = ts__partition_alloc(p, (size_t)n * sizeof *list))) return;
+    }
     reduce_list(p, list, n);
 }

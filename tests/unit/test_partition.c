@@ -366,6 +366,32 @@ static void repeatable(void **state)
     ts_graph_free(g);
 }
 
+/* Whichever allocation fails, the answer is that memory is out; a sanitizer sees that nothing is left behind. */
+static void memory_fails(void **unused)
+{
+    (void)unused;
+    ts_program_options o = options(&model);
+    ts_mesh m = mesh_of(1, 2, 2, K, G);
+    o.accumulation = 2;
+    ts_graph *g = train_graph(&o);
+    head_bytes = 512; /* the head in pieces, too */
+    for (uint64_t nth = 1;; nth++) {
+        ts_partition *p = NULL;
+        ts_error err = {0};
+        assert_true(nth < 2000);
+        ts_alloc_fail_at(nth);
+        ts_status status = partition(g, &m, 0.02, &p, &err);
+        ts_alloc_fail_at(0);
+        ts_partition_free(p);
+        if (status == TS_OK) break;
+        if (status != TS_RESOURCE_EXHAUSTED) fail_msg("allocation %d fails: %s", (int)nth, err.msg);
+        assert_null(p);
+        assert_non_null(strstr(err.msg, "memory"));
+    }
+    head_bytes = 0;
+    ts_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +406,7 @@ int main(void)
         cmocka_unit_test(parameters_are_split),
         cmocka_unit_test(refusals),
         cmocka_unit_test(repeatable),
+        cmocka_unit_test(memory_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
