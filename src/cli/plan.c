@@ -1,8 +1,9 @@
 /* cli/plan.c – tessera plan: what a run needs, said before there is a device.
  *
- * Memory of a device by what it is for, by remat_policy, and beside what the device has; bytes on the wire by axis and
- * collective; the time that no hardware can beat, and which of compute, memory and wire it is. Where the run does not
- * fit, the changes of keys with which it does; exit code 1 then.
+ * Memory of a device by what it is for, by remat_policy, and beside what the device has; bytes on
+ * the wire by axis and collective; the time that no hardware can beat, and which of compute, memory
+ * and wire it is. Where the run does not fit, the changes of keys with which it does; exit code 1
+ * then.
  * Not here: the planning (train/plan*.c).
  */
 #include "cli/cli.h"
@@ -14,12 +15,14 @@
 static const char help[] =
     "usage: tessera plan CONFIG.yml [key=value …] [--devices NAME] [--json] [--quiet]\n\n"
     "  --devices  v6e:4x4 or v6e-16, v5e:…, v5p:2x2x1, tpu7x:2x2x2; h100:8, h200:8, b200:8; cpu:16\n"
-    "             without it: compile_topology's, else the virtual devices of the cpu engine (cpu_devices)\n"
-    "  --json     {\"topology\", \"devices\", \"mesh\", \"parameters\", \"per_device\": {\"parameters\", \"moments\",\n"
-    "             \"gradients\", \"activations\", \"temporary\", \"peak\", \"capacity\"}, \"process_bytes\", \"remat_policy\",\n"
-    "             \"remat\": {\"full\": {\"activations\", \"peak\", \"fits\"}, …}, \"wire_bytes\": {axis: {kind: bytes}},\n"
-    "             \"flops\", \"model_flops\", \"memory_bytes\", \"bound_seconds\": {\"compute\", \"memory\", \"wire\"}, \"bound\",\n"
-    "             \"mfu_bound\", \"checkpoint_bytes\", \"host_bytes_at_save\", \"fits\", \"advice\": [{\"keys\", \"peak\"}]}\n"
+    "             without it: compile_topology's, else the cpu engine's (cpu_devices)\n"
+    "  --json     {\"topology\", \"devices\", \"mesh\", \"parameters\", \"per_device\": {\n"
+    "             \"parameters\", \"moments\", \"gradients\", \"activations\", \"temporary\", \"peak\",\n"
+    "             \"capacity\"}, \"process_bytes\" (cpu), \"remat_policy\", \"remat\": {policy:\n"
+    "             {\"activations\", \"peak\", \"fits\"}}, \"wire_bytes\": {axis: {kind: bytes}},\n"
+    "             \"flops\", \"model_flops\", \"memory_bytes\", \"bound_seconds\": {\"compute\",\n"
+    "             \"memory\", \"wire\"}, \"bound\", \"mfu_bound\", \"checkpoint_bytes\",\n"
+    "             \"host_bytes_at_save\", \"fits\", \"advice\": [{\"keys\", \"peak\"}]}\n"
     "  --quiet    no notes, only warnings\n\n"
     "No device is used and none of that memory; bytes are of one device unless said otherwise.\n\n"
     "example:\n"
@@ -27,7 +30,8 @@ static const char help[] =
     "      ici_tensor_parallelism=4 --devices v6e:4x4\n\n"
     "exit codes: 0 it fits, 1 it does not, 2 usage or configuration\n";
 
-const cli_command cli_plan_command = {"plan", "says what a run needs, without a device", help, cli_plan};
+const cli_command cli_plan_command = {"plan", "says what a run needs, without a device", help,
+                                      cli_plan};
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
@@ -40,10 +44,11 @@ static void json_text(const char *key, const char *text)
 static void json_memory(const ts_plan_report *r)
 {
     const ts_plan_memory *m = &r->per_device;
-    printf("\"per_device\": {\"parameters\": %lld, \"moments\": %lld, \"gradients\": %lld, \"activations\": %lld, "
+    printf("\"per_device\": {\"parameters\": %lld, \"moments\": %lld, \"gradients\": %lld, "
+           "\"activations\": %lld, "
            "\"temporary\": %lld, \"peak\": %lld, \"capacity\": ",
-           (long long)m->parameters, (long long)m->moments, (long long)m->gradients, (long long)m->activations,
-           (long long)m->temporary, (long long)m->peak);
+           (long long)m->parameters, (long long)m->moments, (long long)m->gradients,
+           (long long)m->activations, (long long)m->temporary, (long long)m->peak);
     printf(r->capacity ? "%lld}, " : "null}, ", (long long)r->capacity);
     if (r->process) printf("\"process_bytes\": %lld, ", (long long)r->process);
 }
@@ -54,8 +59,8 @@ static void json_policies(const ts_plan_report *r)
     printf(", \"remat\": {");
     for (int i = 0; i < TS_PLAN_REMATS; i++) {
         const ts_plan_policy *p = &r->policy[i];
-        printf("%s\"%s\": {\"activations\": %lld, \"peak\": %lld, \"fits\": %s}", i ? ", " : "", p->name,
-               (long long)p->activations, (long long)p->peak, p->fits ? "true" : "false");
+        printf("%s\"%s\": {\"activations\": %lld, \"peak\": %lld, \"fits\": %s}", i ? ", " : "",
+               p->name, (long long)p->activations, (long long)p->peak, p->fits ? "true" : "false");
     }
     printf("}, ");
 }
@@ -89,12 +94,15 @@ static void print_json(const ts_plan_report *r)
     json_memory(r);
     json_policies(r);
     json_wire(r);
-    printf("\"flops\": %.17g, \"model_flops\": %.17g, \"memory_bytes\": %.17g, \"bound_seconds\": {\"compute\": %.6g, "
-           "\"memory\": %.6g, \"wire\": %.6g}, ",
-           r->flops, r->model_flops, r->memory_bytes, r->compute_seconds, r->memory_seconds, r->wire_seconds);
+    printf("\"flops\": %.17g, \"model_flops\": %.17g, \"memory_bytes\": %.17g, ", r->flops,
+           r->model_flops, r->memory_bytes);
+    printf("\"bound_seconds\": {\"compute\": %.6g, \"memory\": %.6g, \"wire\": %.6g}, ",
+           r->compute_seconds, r->memory_seconds, r->wire_seconds);
     json_text("bound", r->bound);
-    printf(", \"mfu_bound\": %.4f, \"checkpoint_bytes\": %lld, \"host_bytes_at_save\": %lld, \"fits\": %s, \"advice\": [",
-           r->mfu, (long long)r->checkpoint_bytes, (long long)r->host_bytes_at_save, r->fits ? "true" : "false");
+    printf(", \"mfu_bound\": %.4f, \"checkpoint_bytes\": %lld, \"host_bytes_at_save\": %lld, "
+           "\"fits\": %s, \"advice\": [",
+           r->mfu, (long long)r->checkpoint_bytes, (long long)r->host_bytes_at_save,
+           r->fits ? "true" : "false");
     for (size_t i = 0; i < r->n_advice; i++) {
         printf(i ? ", {" : "{");
         json_text("keys", r->advice[i].keys);
@@ -108,17 +116,22 @@ static void print_json(const ts_plan_report *r)
 /* "8.66 GiB", "203 MiB" */
 static const char *size_text(double bytes, char buf[32])
 {
-    if (bytes >= (double)(1 << 30)) snprintf(buf, 32, "%.2f GiB", bytes / (1 << 30));
-    else if (bytes >= (double)(1 << 20)) snprintf(buf, 32, "%.1f MiB", bytes / (1 << 20));
-    else snprintf(buf, 32, "%.1f KiB", bytes / (1 << 10));
+    if (bytes >= (double)(1 << 30))
+        snprintf(buf, 32, "%.2f GiB", bytes / (1 << 30));
+    else if (bytes >= (double)(1 << 20))
+        snprintf(buf, 32, "%.1f MiB", bytes / (1 << 20));
+    else
+        snprintf(buf, 32, "%.1f KiB", bytes / (1 << 10));
     return buf;
 }
 
 /* "69.52 ms", "195 s" */
 static const char *time_text(double seconds, char buf[32])
 {
-    if (seconds < 1) snprintf(buf, 32, "%.2f ms", 1e3 * seconds);
-    else snprintf(buf, 32, seconds < 1e3 ? "%.2f s" : "%.0f s", seconds);
+    if (seconds < 1)
+        snprintf(buf, 32, "%.2f ms", 1e3 * seconds);
+    else
+        snprintf(buf, 32, seconds < 1e3 ? "%.2f s" : "%.0f s", seconds);
     return buf;
 }
 
@@ -128,20 +141,25 @@ static void print_memory(const ts_plan_report *r)
     const struct {
         const char *name;
         int64_t bytes;
-    } row[] = {{"parameters", m->parameters}, {"moments", m->moments},     {"gradients", m->gradients},
-               {"activations", m->activations}, {"temporary", m->temporary}, {"peak", m->peak}};
+    } row[] = {{"parameters", m->parameters}, {"moments", m->moments},
+               {"gradients", m->gradients},   {"activations", m->activations},
+               {"temporary", m->temporary},   {"peak", m->peak}};
     char text[32];
     printf("memory of a device, remat_policy=%s, at the step's worst moment:\n", r->remat);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         printf("  %-12s %12s\n", row[i].name, size_text((double)row[i].bytes, text));
-    if (r->process) printf("  %-12s %12s  (all devices)\n", "process", size_text((double)r->process, text));
-    if (r->capacity) printf("  %-12s %12s%s\n", "capacity", size_text((double)r->capacity, text), r->process ? "  (all devices)" : "");
+    if (r->process)
+        printf("  %-12s %12s  (all devices)\n", "process", size_text((double)r->process, text));
+    if (r->capacity)
+        printf("  %-12s %12s%s\n", "capacity", size_text((double)r->capacity, text),
+               r->process ? "  (all devices)" : "");
 }
 
 static void print_policies(const ts_plan_report *r)
 {
     char a[32], b[32];
-    printf("by remat_policy:\n  %-12s %12s %12s\n", "", "activations", r->process ? "process" : "peak");
+    printf("by remat_policy:\n  %-12s %12s %12s\n", "", "activations",
+           r->process ? "process" : "peak");
     for (int i = 0; i < TS_PLAN_REMATS; i++) {
         const ts_plan_policy *p = &r->policy[i];
         printf("  %-12s %12s %12s  %s\n", p->name, size_text((double)p->activations, a),
@@ -155,14 +173,16 @@ static void print_wire(const ts_plan_report *r)
     if (!r->n_wire) return;
     printf("on the wire, sent by a device in a step:\n");
     for (size_t i = 0; i < r->n_wire; i++)
-        printf("  %-12s %-20s %8lld × %12s %12s\n", r->wire[i].axis, r->wire[i].kind, (long long)r->wire[i].count,
-               size_text(r->wire[i].bytes, text), time_text(r->wire[i].seconds, time));
+        printf("  %-12s %-20s %8lld × %12s %12s\n", r->wire[i].axis, r->wire[i].kind,
+               (long long)r->wire[i].count, size_text(r->wire[i].bytes, text),
+               time_text(r->wire[i].seconds, time));
 }
 
 static void print_times(const ts_plan_report *r)
 {
     char text[32], time[32];
-    printf("a step takes at least, of a device:\n  %-12s %12s  %.4g TFLOP in products, %.4g without what is computed again\n",
+    printf("a step takes at least, of a device:\n  %-12s %12s  %.4g TFLOP in products, "
+           "%.4g without what is computed again\n",
            "compute", time_text(r->compute_seconds, time), r->flops / 1e12, r->model_flops / 1e12);
     printf("  %-12s %12s  %s through device memory\n", "memory", time_text(r->memory_seconds, time),
            size_text(r->memory_bytes, text));
@@ -178,24 +198,28 @@ static void print_verdict(FILE *f, const ts_plan_report *r)
     fprintf(f, "%s: %s of %s%s\n", r->fits ? "fits" : "does not fit", size_text(need, a),
             size_text((double)r->capacity, b), r->process ? " in this machine" : " a device");
     if (r->fits) return;
-    if (!r->n_advice) fprintf(f, "nothing near to it fits: other policies, fewer rows, other meshes and more devices were planned\n");
+    if (!r->n_advice)
+        fprintf(f, "nothing near to it fits: other policies, fewer rows, other meshes and more "
+                   "devices were planned\n");
     for (size_t i = 0; i < r->n_advice; i++)
-        fprintf(f, "  fits with %s  (%s)\n", r->advice[i].keys, size_text((double)r->advice[i].peak, a));
+        fprintf(f, "  fits with %s  (%s)\n", r->advice[i].keys,
+                size_text((double)r->advice[i].peak, a));
 }
 
 static void print_report(const ts_plan_report *r)
 {
     char a[32], b[32];
-    printf("%s: %d device%s, mesh %s; %lld rows of %lld tokens a step\n", r->devices_name, r->devices,
-           r->devices == 1 ? "" : "s", r->mesh, (long long)r->rows, (long long)r->sequence);
+    printf("%s: %d device%s, mesh %s; %lld rows of %lld tokens a step\n", r->devices_name,
+           r->devices, r->devices == 1 ? "" : "s", r->mesh, (long long)r->rows,
+           (long long)r->sequence);
     printf("parameters: %.3f billion, of them trained %.3f billion\n", (double)r->parameters / 1e9,
            (double)r->trained / 1e9);
     print_memory(r);
     print_policies(r);
     print_wire(r);
     print_times(r);
-    printf("a checkpoint has %s; saving it takes %s of host memory\n", size_text((double)r->checkpoint_bytes, a),
-           size_text((double)r->host_bytes_at_save, b));
+    printf("a checkpoint has %s; saving it takes %s of host memory\n",
+           size_text((double)r->checkpoint_bytes, a), size_text((double)r->host_bytes_at_save, b));
     print_verdict(stdout, r);
 }
 
@@ -219,7 +243,8 @@ int cli_plan(int argc, char **argv)
 {
     bool json = false, quiet = false;
     const char *devices = NULL;
-    const cli_option options[] = {{"--json", NULL, &json}, {"--quiet", NULL, &quiet}, {"--devices", &devices, NULL}};
+    const cli_option options[] = {
+        {"--json", NULL, &json}, {"--quiet", NULL, &quiet}, {"--devices", &devices, NULL}};
     const char **words = calloc((size_t)argc + 1, sizeof *words);
     int n, code = 2;
     if (words && cli_options(&cli_plan_command, argc, argv, options, 3, words, &n))

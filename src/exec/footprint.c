@@ -1,11 +1,12 @@
 /* exec/footprint.c – what lives when in a lowered graph, and what its kernels compute and move.
  *
- * Nodes stand in a line, loops as a stretch of it. A value with memory (footprint_fuse.c) is a *block*, which lives from
- * its definition to the last read of anything computed from it; what is read inside a loop lives as long as the loop.
- * A loop's stacked and summed results live from its beginning. A carry is one block inside the body and its new
- * value another, which take each other's place between iterations; its initial value ends where the loop begins.
- * Element-wise arithmetic may write over an operand that ends there. Peak is the largest sum of what lives at one
- * place: a compiler may do better by another order, and worse by gaps.
+ * Nodes stand in a line, loops as a stretch of it. A value with memory (footprint_fuse.c) is a
+ * *block*, which lives from its definition to the last read of anything computed from it; what is
+ * read inside a loop lives as long as the loop. A loop's stacked and summed results live from its
+ * beginning. A carry is one block inside the body and its new value another, which take each
+ * other's place between iterations; its initial value ends where the loop begins. Element-wise
+ * arithmetic may write over an operand that ends there. Peak is the largest sum of what lives at
+ * one place: a compiler may do better by another order, and worse by gaps.
  *
  * Invariant: a block's first place is not behind its last.
  * Not here: tiles, on-chip memory, the order that a compiler chooses.
@@ -13,7 +14,7 @@
 #include "exec/footprint_internal.h"
 
 typedef struct block {
-    const ts_value *value; /* NULL: an input, which is counted elsewhere */
+    const ts_value *value;   /* NULL: an input, which is counted elsewhere */
     const ts_region *region; /* where it lives */
     int64_t bytes;
     int first, last;
@@ -113,7 +114,8 @@ static void read_operands(walk *w, const ts_node *n, double runs)
     for (int i = 0; i < n->n_in; i++) read(w, n->in[i], w->now, most, runs);
 }
 
-/* v is written at this place; element-wise arithmetic over one of its operands, if one of that size ends here. */
+/* v is written at this place; element-wise arithmetic over one of its operands, if one of that size
+ * ends here. */
 static void write(walk *w, const ts_value *v, double runs)
 {
     int k = new_block(w, v, v->region, w->now);
@@ -122,8 +124,8 @@ static void write(walk *w, const ts_value *v, double runs)
     if (!update && (ts__fuse_class(v->node) != TS_FUSE_ELEMENT || w->value[v->id].kernel)) return;
     for (int i = k - 1; i >= 0; i--) {
         block *b = &w->block[i];
-        if (b->last != w->now || b->first >= w->now || b->bytes != w->block[k].bytes || b->region != v->region ||
-            w->stamp[b->value->id] != w->visit)
+        if (b->last != w->now || b->first >= w->now || b->bytes != w->block[k].bytes ||
+            b->region != v->region || w->stamp[b->value->id] != w->visit)
             continue;
         b->last = w->now - 1;
         return;
@@ -171,14 +173,16 @@ static void walk_repeat(walk *w, const ts_node *n, double runs)
     w->now = end;
 }
 
-/* What the region yields is kept until its end, or written into a stack, a sum, an input where it is made. */
+/* What the region yields is kept until its end, or written into a stack, a sum, an input where it
+ * is made. */
 static void read_yields(walk *w, const ts_region *r, double runs)
 {
     for (int i = 0; i < r->n_result; i++) {
         const ts_value *v = r->result[i];
-        bool written = r->owner ? i >= r->owner->attr.repeat.n_carry : w->g->output[i].replaces >= 0;
+        bool written =
+            r->owner ? i >= r->owner->attr.repeat.n_carry : w->g->output[i].replaces >= 0;
         w->visit++;
-        read(w, v, written && v->node ? w->place[v->id] : w->now, INT64_MAX, runs);
+        read(w, v, written && v->node ? w->place[v->id] : w->now, INT64_MAX, written ? runs : 0);
         if (written) w->out->traffic += runs * (double)ts_type_bytes(&v->type);
     }
 }
@@ -199,7 +203,8 @@ static void walk_node(walk *w, const ts_node *n, double runs)
     if (!writes) return;
     read_operands(w, n, runs);
     for (int i = 0; i < n->n_out; i++)
-        if (w->value[n->out[i]->id].memory && (c != TS_FUSE_RENAME || i == 0)) write(w, n->out[i], runs);
+        if (w->value[n->out[i]->id].memory && (c != TS_FUSE_RENAME || i == 0))
+            write(w, n->out[i], runs);
 }
 
 static void walk_region(walk *w, const ts_region *r, double runs)
@@ -222,16 +227,17 @@ static void mark_gradient(walk *w, const ts_value *v)
     w->gradient[v->id] = true;
     if (!n || n->body || n->op == TS_OP_dot) return;
     ts_fuse_class c = ts__fuse_class(n);
-    bool moves = c == TS_FUSE_RENAME || n->op == TS_OP_convert || n->op == TS_OP_add || n->op == TS_OP_add_n ||
-                 (ts_op_infos[n->op].kind == TS_COLLECTIVE && n->n_in == 1);
+    bool moves = c == TS_FUSE_RENAME || n->op == TS_OP_convert || n->op == TS_OP_add ||
+                 n->op == TS_OP_add_n || (ts_op_infos[n->op].kind == TS_COLLECTIVE && n->n_in == 1);
     if (!moves) return;
-    if (c == TS_FUSE_RENAME) mark_gradient(w, n->in[v->index]);
+    if (c == TS_FUSE_RENAME)
+        mark_gradient(w, n->in[v->index]);
     else
         for (int i = 0; i < n->n_in; i++) mark_gradient(w, n->in[i]);
 }
 
-/* What a new state is computed from, in its own size, and either has memory or was made by the backward half: a lowered
- * optimizer step reads p, m and v, which are inputs, and the gradient. */
+/* What a new state is computed from, in its own size, and either has memory or was made by the
+ * backward half: a lowered optimizer step reads p, m and v, which are inputs, and the gradient. */
 static void find_gradients(walk *w)
 {
     const ts_region *top = w->g->top;
@@ -265,8 +271,11 @@ static bool is_kept(const block *b)
 static ts_status find_peak(walk *w, ts_error *err)
 {
     int n = w->now + 2, peak = 0;
-    int64_t *change = ts_alloc_zero((size_t)n * 2 * sizeof *change), *kept = change + n, all = 0, waiting = 0;
-    if (!change) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while planning graph %s", w->g->name);
+    int64_t *change = ts_alloc_zero((size_t)n * 2 * sizeof *change), *kept = change + n, all = 0,
+            waiting = 0;
+    if (!change)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while planning graph %s",
+                        w->g->name);
     for (int k = 0; k < w->n_block; k++) {
         const block *b = &w->block[k];
         TS_ASSERT(b->last + 1 < n && b->first <= b->last + 1);
@@ -310,14 +319,16 @@ static ts_status measure(const ts_graph *g, int64_t on_chip, ts_footprint *out, 
               .out = out};
     ts_status status = TS_OK;
     if (!w.value || !w.block_of || !w.place || !w.stamp || !w.gradient || !w.block)
-        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while planning graph %s", g->name);
+        status =
+            TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while planning graph %s", g->name);
     if (status == TS_OK) {
         for (size_t i = 0; i < n; i++) w.block_of[i] = -1;
         ts__fuse(g, w.value);
         find_gradients(&w);
         walk_region(&w, g->top, 1);
         for (int i = 0; i < g->top->n_arg; i++)
-            out->arguments = capped_add(out->arguments, (int64_t)ts_type_bytes(&g->top->arg[i]->type));
+            out->arguments =
+                capped_add(out->arguments, (int64_t)ts_type_bytes(&g->top->arg[i]->type));
         status = find_peak(&w, err);
     }
     ts_free(w.value);

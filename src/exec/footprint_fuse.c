@@ -1,13 +1,15 @@
-/* exec/footprint_fuse.c – which values of a lowered graph get memory when a compiler fuses as XLA does.
+/* exec/footprint_fuse.c – which values of a lowered graph get memory when a compiler fuses as XLA
+ * does.
  *
- * The rules, in the order in which they are applied:
- *  1. Products, reductions, concatenations and the like write memory, collectives and loops too. What adds up or
- *     converts a kernel's result and is its only reader is taken along: then only the end of that chain is written.
- *  2. Slices, broadcasts, conversions and element-wise arithmetic are computed where they are read, without memory of
- *     their own, unless something reads them that cannot compute: a product after arithmetic, a collective, a loop.
- *  3. Arithmetic over several large values that is read by more than one kernel is written once: to compute it
- *     twice would keep all that it is made of. Of one large value it is computed twice.
- *  4. What only replaces inputs (an optimizer's state) is written where the input lies.
+ * The rules, in the order in which they are applied: 1. Products, reductions, concatenations and
+ * the like write memory, collectives and loops too. What adds up or converts a kernel's result and
+ * is its only reader is taken along: then only the end of that chain is written. 2. Slices,
+ * broadcasts, conversions and element-wise arithmetic are computed where they are read, without
+ * memory of their own, unless something reads them that cannot compute: a product after arithmetic,
+ * a collective, a loop. 3. Arithmetic over several large values that is read by more than one
+ * kernel is written once: to compute it twice would keep all that it is made of. Of one large value
+ * it is computed twice. 4. What only replaces inputs (an optimizer's state) is written where the
+ * input lies.
  *
  * Invariant: the rules look at the graph, never at a device or a size that was fitted.
  * Not here: what lives when (footprint.c).
@@ -87,7 +89,8 @@ static const ts_value *taken_along(const ts_value *v, const ts_fuse_value *value
 {
     const ts_fuse_value *f = &value[v->id];
     const ts_node *n = f->uses == 1 ? f->user : NULL;
-    if (!n || n->n_out != 1 || value[n->out[0]->id].kernel || elements(n->out[0]) != elements(v)) return NULL;
+    if (!n || n->n_out != 1 || value[n->out[0]->id].kernel || elements(n->out[0]) != elements(v))
+        return NULL;
     ts_fuse_class c = ts__fuse_class(n);
     return c == TS_FUSE_ELEMENT || c == TS_FUSE_RENAME || n->op == TS_OP_convert ? n->out[0] : NULL;
 }
@@ -97,7 +100,7 @@ static void note_result(const ts_node *n, const ts_value *v, ts_fuse_value *valu
     ts_fuse_class c = ts__fuse_class(n);
     ts_fuse_value *f = &value[v->id];
     f->root = FUSE_NONE;
-    f->source = c == TS_FUSE_SOURCE ? FUSE_NONE
+    f->source = c == TS_FUSE_SOURCE                ? FUSE_NONE
                 : c >= TS_FUSE_KERNEL || f->kernel ? (int)v->id
                                                    : source_of(n, v, value);
     if (c == TS_FUSE_WHOLE) f->memory = true;
@@ -128,8 +131,10 @@ static void forward(const ts_region *r, ts_fuse_value *value)
 
 static void join_root(ts_fuse_value *f, int root)
 {
-    if (f->root == FUSE_NONE) f->root = root;
-    else if (f->root != root) f->root = FUSE_MANY;
+    if (f->root == FUSE_NONE)
+        f->root = root;
+    else if (f->root != root)
+        f->root = FUSE_MANY;
 }
 
 /* Is v computed without arithmetic of what has memory? */
@@ -153,7 +158,8 @@ static void need(const ts_value *v, bool moves_too, ts_fuse_value *value)
     if (moves_too || !only_moves(v, value)) value[v->id].memory = true;
 }
 
-/* Which of n's operands must lie in memory: all of a collective or loop; those of a product that are not merely moved. */
+/* Which of n's operands must lie in memory: all of a collective or loop; those of a product that
+ * are not merely moved. */
 static void need_operands(const ts_node *n, ts_fuse_value *value)
 {
     bool whole = ts__fuse_class(n) == TS_FUSE_WHOLE;
@@ -168,13 +174,15 @@ static void backward_node(const ts_node *n, ts_fuse_value *value)
     ts_fuse_class c = ts__fuse_class(n);
     for (int i = 0; i < n->n_out; i++) {
         ts_fuse_value *f = &value[n->out[i]->id];
-        if (c == TS_FUSE_ELEMENT && f->root == FUSE_MANY && f->source == FUSE_MANY) f->memory = true;
+        if (c == TS_FUSE_ELEMENT && f->root == FUSE_MANY && f->source == FUSE_MANY)
+            f->memory = true;
     }
     need_operands(n, value);
     for (int i = 0; i < n->n_in; i++) {
         const ts_value *out = n->out[c == TS_FUSE_RENAME ? i : 0];
-        join_root(&value[n->in[i]->id], value[out->id].memory || c >= TS_FUSE_KERNEL ? (int)out->id
-                                                                                      : value[out->id].root);
+        join_root(&value[n->in[i]->id], value[out->id].memory || c >= TS_FUSE_KERNEL
+                                            ? (int)out->id
+                                            : value[out->id].root);
     }
 }
 
@@ -188,7 +196,8 @@ static void backward_yields(const ts_graph *g, const ts_region *r, ts_fuse_value
         if (carry || (!owner && !update)) need(v, true, value);
         join_root(&value[v->id], update ? FUSE_UPDATE : (int)v->id);
         /* A product that a loop stacks or adds up is written where it belongs. */
-        if (owner && !carry && value[v->id].kernel && value[v->id].uses == 1) value[v->id].memory = false;
+        if (owner && !carry && value[v->id].kernel && value[v->id].uses == 1)
+            value[v->id].memory = false;
     }
 }
 

@@ -1,11 +1,13 @@
 /* train/plan.c – ts_plan: what a run needs, from its configuration alone.
  *
- * The train step is built and partitioned just as training does it (build.c, place.c); then the program is measured, not
- * run: on the cpu engine by that engine's own planner, which knows every byte; for an accelerator by what lives when in
- * the lowered graph (exec/footprint.h), which is how XLA's compilers come to their peak, within some percent. Times are
- * bounds from published rates: nothing is faster, and what really happens is for hardware to say.
+ * The train step is built and partitioned just as training does it (build.c, place.c); then the
+ * program is measured, not run: on the cpu engine by that engine's own planner, which knows every
+ * byte; for an accelerator by what lives when in the lowered graph (exec/footprint.h), which is how
+ * XLA's compilers come to their peak, within some percent. Times are bounds from published rates:
+ * nothing is faster, and what really happens is for hardware to say.
  *
- * Not here: kinds of devices (plan_devices.c), the search for what fits (plan_advice.c), what is printed (cli/plan.c).
+ * Not here: kinds of devices (plan_devices.c), the search for what fits (plan_advice.c), what is
+ * printed (cli/plan.c).
  */
 #include "train/plan.h"
 
@@ -18,8 +20,8 @@
 #include "train/run.h"
 #include "xla/stablehlo.h"
 
-/* Beside its buffers a process that trains on the cpu engine holds oneDNN's code and what it generates, the threads'
- * stacks, the graph and the step's program (docs/mesh.md, "Planning"). */
+/* Beside its buffers a process that trains on the cpu engine holds oneDNN's code and what it
+ * generates, the threads' stacks, the graph and the step's program (docs/mesh.md, "Planning"). */
 enum { PROCESS_BYTES = 3 << 20, SAVE_BYTES = 16 << 20 };
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -64,13 +66,14 @@ static void split_arena(ts_plan_memory *m, int64_t arena, int64_t gradients, int
     m->activations = least(arena - m->gradients, kept);
 }
 
-/* Bytes of a whole process: every buffer as the engine takes it; inputs that nothing replaces once where several devices
- * hold the same; each device's arena, and the constants of all. */
+/* Bytes of a whole process: every buffer as the engine takes it; inputs that nothing replaces once
+ * where several devices hold the same; each device's arena, and the constants of all. */
 static int64_t process_bytes(const ts_placed *p, const ts_memory_stats *s)
 {
     const ts_graph *g = p->global;
     const ts_mesh *mesh = ts_placed_mesh(p);
-    int64_t devices = ts_placed_devices(p), bytes = PROCESS_BYTES + (int64_t)ts__cpu_memory_bytes(s->constants);
+    int64_t devices = ts_placed_devices(p),
+            bytes = PROCESS_BYTES + (int64_t)ts__cpu_memory_bytes(s->constants);
     for (int i = 0; i < g->top->n_arg; i++) {
         ts_spec spec = ts_placed_in(p, i);
         int64_t copies = mesh && !is_replaced(g, i) ? ts_spec_pieces(mesh, &spec) : devices;
@@ -124,7 +127,8 @@ static int torus_dimension(const ts_plan_devices *d, const ts_mesh *mesh, int a)
     return -1;
 }
 
-/* Bytes a second that a device can send along an axis: both ways round where the dimension is a ring. */
+/* Bytes a second that a device can send along an axis: both ways round where the dimension is a
+ * ring. */
 static double link_rate(const ts_plan_devices *d, const ts_mesh *mesh, int a)
 {
     const ts_device_kind *k = d->kind;
@@ -135,7 +139,8 @@ static double link_rate(const ts_plan_devices *d, const ts_mesh *mesh, int a)
     return ring ? 2 * k->link : k->link;
 }
 
-/* Axes on one dimension of the torus share its links, and so do all axes where there is no torus; dimensions do not. */
+/* Axes on one dimension of the torus share its links, and so do all axes where there is no torus;
+ * dimensions do not. */
 static void count_wire(const ts_placed *p, const ts_plan_devices *d, ts_plan_report *r)
 {
     ts_wire row[TS_PLAN_WIRES];
@@ -171,7 +176,8 @@ static double product_rate(const ts_config *c, const ts_plan_devices *d)
     if (c->compute_dtype != TS_F32) return k->flops;
     if (!ts__precision_parse(c->matmul_precision, &precision)) return k->flops_f32;
     if (precision == TS_PRECISION_DEFAULT) return k->flops;
-    return precision == TS_PRECISION_HIGH && k->family == TS_FAMILY_TPU ? k->flops / 3 : k->flops_f32;
+    return precision == TS_PRECISION_HIGH && k->family == TS_FAMILY_TPU ? k->flops / 3
+                                                                        : k->flops_f32;
 }
 
 static void count_time(const ts_config *c, const ts_model_config *model, const ts_plan_devices *d,
@@ -203,8 +209,10 @@ static ts_status measure_placed(const ts_config *c, const ts_placed *p, const ts
     out->flops = f.flops;
     out->traffic = f.traffic;
     out->kept = f.kept;
-    if (d->kind->family == TS_FAMILY_CPU) TS_TRY(measure_cpu(c, p, &f, out, err));
-    else measure_accelerator(p, &f, out);
+    if (d->kind->family == TS_FAMILY_CPU)
+        TS_TRY(measure_cpu(c, p, &f, out, err));
+    else
+        measure_accelerator(p, &f, out);
     ts_plan_memory *m = &out->memory;
     m->temporary = m->peak - m->parameters - m->moments - m->gradients - m->activations;
     out->fits = d->capacity == 0 || (out->process ? out->process : m->peak) <= d->capacity;
@@ -265,13 +273,16 @@ static ts_status plan_policies(const ts_config *given, const ts_model_config *mo
     return TS_OK;
 }
 
-/* Files hold f32; a save streams each tensor through 16 MiB, and an accelerator's tensor is fetched whole before. */
+/* Files hold f32; a save streams each tensor through 16 MiB, and an accelerator's tensor is fetched
+ * whole before. */
 static void count_save(const ts_model_config *model, const ts_plan_devices *d, ts_plan_report *r)
 {
-    int64_t layers = model->layers * model->ffn * model->hidden, table = model->vocab * model->hidden;
+    int64_t layers = model->layers * model->ffn * model->hidden,
+            table = model->vocab * model->hidden;
     r->checkpoint_bytes = 12 * r->trained + 4 * (r->parameters - r->trained);
     r->host_bytes_at_save = SAVE_BYTES;
-    if (d->kind->family != TS_FAMILY_CPU) r->host_bytes_at_save += 4 * (layers > table ? layers : table);
+    if (d->kind->family != TS_FAMILY_CPU)
+        r->host_bytes_at_save += 4 * (layers > table ? layers : table);
 }
 
 static ts_status plan(const ts_config *c, const ts_model_config *model, const ts_plan_devices *d,
@@ -302,8 +313,8 @@ static ts_status devices_of(const ts_config *c, ts_plan_devices *out, ts_error *
     int64_t n = ts__config_run_devices(c, choice.engine, choice.plugin);
     if (n == 0)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "the devices of plugin=%s are not known before it is opened; name them, as --devices v6e:4x4, "
-                        "h100:8 or cpu:16",
+                        "the devices of plugin=%s are not known before it is opened; name them, as "
+                        "--devices v6e:4x4, h100:8 or cpu:16",
                         choice.plugin ? choice.plugin : "");
     snprintf(text, sizeof text, "cpu:%lld", (long long)n);
     return ts__plan_devices(text, out, err);
@@ -324,7 +335,8 @@ static ts_status load(const char *const *words, int n, const char *devices, ts_p
     TS_TRY(ts__plan_devices(devices, d, err));
     for (int i = 0; i < n; i++)
         if (strncmp(words[i], key, sizeof key - 1) == 0)
-            return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s and --devices %s both name devices; leave one out", words[i],
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "%s and --devices %s both name devices; leave one out", words[i],
                             devices);
     const char **all = ts_alloc(((size_t)n + 1) * sizeof *all);
     if (!all) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out");

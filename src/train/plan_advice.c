@@ -1,8 +1,10 @@
-/* train/plan_advice.c – what to change where a run does not fit: a small set of changes, each really planned.
+/* train/plan_advice.c – what to change where a run does not fit: a small set of changes, each
+ * really planned.
  *
- * Nearest first: another remat_policy; fewer rows; another split of the same devices between fsdp and tensor; then
- * several of these at once, from the least split that fits; then the next larger slice. The batch, and with it what is
- * learnt, changes only where the advice says so. An advice is keys to type behind the words that did not fit.
+ * Nearest first: another remat_policy; fewer rows; another split of the same devices between fsdp
+ * and tensor; then several of these at once, from the least split that fits; then the next larger
+ * slice. The batch, and with it what is learnt, changes only where the advice says so. An advice is
+ * keys to type behind the words that did not fit.
  */
 #include <stdio.h>
 
@@ -35,7 +37,8 @@ static bool apply(const search *s, const change *x, ts_config *c)
     *c = *s->given;
     if (x->remat >= 0) c->remat = (ts_remat)x->remat;
     if (x->rows_per_device > 0) c->per_device_batch_size = x->rows_per_device;
-    int64_t tensor = x->tensor ? x->tensor : c->mesh.user[TS_AXIS_TENSOR], data = c->mesh.user[TS_AXIS_DATA];
+    int64_t tensor = x->tensor ? x->tensor : c->mesh.user[TS_AXIS_TENSOR],
+            data = c->mesh.user[TS_AXIS_DATA];
     if (d->devices % (tensor * data)) return false;
     c->ici_data_parallelism = data;
     c->ici_fsdp_parallelism = d->devices / (tensor * data);
@@ -47,8 +50,8 @@ static bool try_change(search *s, const change *x, ts_config *c)
 {
     ts_error unsaid = {0};
     if (!apply(s, x, c)) return false;
-    return ts__plan_measure(c, s->model, x->devices ? x->devices : s->devices, false, &s->need, NULL, &unsaid) ==
-               TS_OK &&
+    return ts__plan_measure(c, s->model, x->devices ? x->devices : s->devices, false, &s->need,
+                            NULL, &unsaid) == TS_OK &&
            s->need.fits;
 }
 
@@ -59,15 +62,19 @@ static void add(const search *s, const change *x, const ts_config *c)
     ts_plan_advice *a = &r->advice[r->n_advice++];
     char *at = a->keys, *end = a->keys + sizeof a->keys;
     if (x->devices) at += snprintf(at, (size_t)(end - at), " --devices %s", x->devices->name);
-    if (x->remat >= 0) at += snprintf(at, (size_t)(end - at), " remat_policy=%s", remat_names[x->remat]);
+    if (x->remat >= 0)
+        at += snprintf(at, (size_t)(end - at), " remat_policy=%s", remat_names[x->remat]);
     const int64_t *was = s->given->mesh.user, *is = c->mesh.user;
     if (was[TS_AXIS_FSDP] != is[TS_AXIS_FSDP])
-        at += snprintf(at, (size_t)(end - at), " ici_fsdp_parallelism=%lld", (long long)is[TS_AXIS_FSDP]);
+        at += snprintf(at, (size_t)(end - at), " ici_fsdp_parallelism=%lld",
+                       (long long)is[TS_AXIS_FSDP]);
     if (was[TS_AXIS_TENSOR] != is[TS_AXIS_TENSOR])
-        at += snprintf(at, (size_t)(end - at), " ici_tensor_parallelism=%lld", (long long)is[TS_AXIS_TENSOR]);
+        at += snprintf(at, (size_t)(end - at), " ici_tensor_parallelism=%lld",
+                       (long long)is[TS_AXIS_TENSOR]);
     if (x->rows_per_device > 0)
         snprintf(at, (size_t)(end - at), " per_device_batch_size=%.9g", x->rows_per_device);
-    memmove(a->keys, a->keys + 1, strlen(a->keys)); /* the blank in front, and the end comes along */
+    memmove(a->keys, a->keys + 1,
+            strlen(a->keys)); /* the blank in front, and the end comes along */
     a->peak = s->need.process ? s->need.process : s->need.memory.peak;
 }
 

@@ -1,14 +1,16 @@
 /* train/plan_devices.c – kinds of devices by name, with what their makers publish of them.
  *
- * The figures are those of data sheets, so a time from them is a bound that nobody beats. TPUs are per device: two
- * devices a chip on tpu7x. GPUs are the SXM forms, dense products. Of TPUs the memory is libtpu's own figure
- * (xla/topology.c). A CPU is not one kind: a core of 3 GHz with two 256-bit multiply-adds a cycle, two channels of
- * DDR4-3200, and this machine's cores and memory, which its virtual devices share.
+ * The figures are those of data sheets, so a time from them is a bound that nobody beats. TPUs are
+ * per device: two devices a chip on tpu7x. GPUs are the SXM forms, dense products. Of TPUs the
+ * memory is libtpu's own figure (xla/topology.c). A CPU is not one kind: a core of 3 GHz with two
+ * 256-bit multiply-adds a cycle, two channels of DDR4-3200, and this machine's cores and memory,
+ * which its virtual devices share.
  *
- * Sources: cloud.google.com/tpu/docs, pages v5e, v5p, v6e and tpu7x, for peak operations, HBM bandwidth and the chip's
- * interconnect bandwidth (4 links a chip in two dimensions, 6 in three, both directions counted: v5e 400, v5p 1200,
- * v6e 800, tpu7x 1200 GB/s) and for when a slice's dimension closes to a ring; jax-ml.github.io/scaling-book, chapter
- * "TPUs", for on-chip memory; NVIDIA's data sheets of H100, H200 and DGX B200. f32 products on TPUs are six bf16 passes.
+ * Sources: cloud.google.com/tpu/docs, pages v5e, v5p, v6e and tpu7x, for peak operations, HBM
+ * bandwidth and the chip's interconnect bandwidth (4 links a chip in two dimensions, 6 in three,
+ * both directions counted: v5e 400, v5p 1200, v6e 800, tpu7x 1200 GB/s) and for when a slice's
+ * dimension closes to a ring; jax-ml.github.io/scaling-book, chapter "TPUs", for on-chip memory;
+ * NVIDIA's data sheets of H100, H200 and DGX B200. f32 products on TPUs are six bf16 passes.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -20,6 +22,7 @@
 
 #define GB 1000000000
 
+/* clang-format off */
 static const ts_device_kind kinds[] = {
     /* name, family, bytes, bf16, f32, memory, link, wraps, on chip */
     {"v5e", TS_FAMILY_TPU, 0, 197e12, 197e12 / 6, 819e9, 50e9, 16, 64 << 20},
@@ -31,11 +34,12 @@ static const ts_device_kind kinds[] = {
     {"b200", TS_FAMILY_GPU, (int64_t)180 * GB, 2250e12, 75e12, 7700e9, 900e9, 0, 50 << 20},
     {"cpu", TS_FAMILY_CPU, 0, 96e9, 96e9, 51.2e9, 51.2e9, 0, 0}, /* flops: a core's */
 };
+/* clang-format on */
 enum { N_KINDS = sizeof kinds / sizeof *kinds, MAX_DEVICES = 1024 };
 
 static const char expected[] =
-    "v5e, v5p, v6e or tpu7x with its shape or size, as v6e:4x4 or v6e-16; h100, h200 or b200 with a number, "
-    "as h100:8; or cpu:16";
+    "v5e, v5p, v6e or tpu7x with its shape or size, as v6e:4x4 or v6e-16; h100, h200 or b200 "
+    "with a number, as h100:8; or cpu:16";
 
 static const ts_device_kind *find_kind(const char *name, size_t n)
 {
@@ -52,8 +56,11 @@ static ts_status unknown_kind(const char *text, size_t n, ts_error *err)
     for (int i = 0; i < N_KINDS; i++) names[i] = kinds[i].name;
     snprintf(word, sizeof word, "%.*s", (int)n, text);
     const char *near = ts_nearest_word(word, names, N_KINDS);
-    return TS_ERROR(err, TS_INVALID_ARGUMENT, "--devices: %.60s is no kind of device that is known%s%s%s; expected %s",
-                    text, near ? "; did you mean " : "", near ? near : "", near ? "?" : "", expected);
+    return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                    "--devices: %.60s is no kind of device that is known%s%s%s; "
+                    "expected %s",
+                    text, near ? "; did you mean " : "", near ? near : "", near ? "?" : "",
+                    expected);
 }
 
 /* The machine's memory, which all virtual devices share. */
@@ -87,7 +94,8 @@ ts_status ts__plan_devices(const char *text, ts_plan_devices *out, ts_error *err
     const char *digits = text[n] == ':' ? text + n + 1 : "";
     long count = *digits >= '0' && *digits <= '9' ? strtol(digits, &end, 10) : 0;
     if (count < 1 || count > MAX_DEVICES || *end)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT, "--devices: %.60s: expected %s: and a number, 1 … %d, as %s:8", text,
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "--devices: %.60s: expected %s: and a number, 1 … %d, as %s:8", text,
                         out->kind->name, MAX_DEVICES, out->kind->name);
     out->devices = (int)count;
     out->capacity = out->kind->family == TS_FAMILY_CPU ? physical_bytes() : out->kind->bytes;
@@ -108,7 +116,7 @@ bool ts__plan_devices_more(const ts_plan_devices *d, ts_plan_devices *out)
     int rank = d->n_torus > 3 ? 3 : d->n_torus;
     for (int i = 0; i < rank; i++) chips *= d->torus[i];
     int counted = strcmp(d->kind->name, "v5p") == 0 || strcmp(d->kind->name, "tpu7x") == 0 ? 2 : 1;
-    for (int64_t times = 2; times <= 4; times *= 2) { /* a quarter more may not exist, twice or four times do */
+    for (int64_t times = 2; times <= 4; times *= 2) {
         unsaid = (ts_error){0};
         snprintf(text, sizeof text, "%s-%lld", d->kind->name, (long long)(times * chips * counted));
         if (ts__plan_devices(text, out, &unsaid) == TS_OK) return true;
@@ -118,6 +126,8 @@ bool ts__plan_devices_more(const ts_plan_devices *d, ts_plan_devices *out)
 
 void ts__plan_devices_topology(const ts_plan_devices *d, char *buf, size_t n)
 {
-    if (d->n_torus) snprintf(buf, n, "%s", d->name);
-    else snprintf(buf, n, "cpu:%d", d->devices);
+    if (d->n_torus)
+        snprintf(buf, n, "%s", d->name);
+    else
+        snprintf(buf, n, "cpu:%d", d->devices);
 }

@@ -1,8 +1,9 @@
 /* test_plan_memory.c – `tessera plan` against the memory that the cpu engine really takes.
  *
- * A child process trains a step. Its peak (VmHWM) when the engine is open, before anything of the run is made,
- * is taken from its peak at the end; that must be within a tenth of what was planned: three models on three meshes. The
- * kernel's figures, not the program's own, so nothing that is forgotten in the plan can be forgotten here too.
+ * A child process trains a step. Its peak (VmHWM) when the engine is open, before anything of the
+ * run is made, is taken from its peak at the end; that must be within a tenth of what was planned:
+ * three models on three meshes. The kernel's figures, not the program's own, so nothing that is
+ * forgotten in the plan can be forgotten here too.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,19 +92,20 @@ static void check(const char *model, const char *mesh)
     const char *words[MAX_WORDS];
     static ts_plan_report plan;
     ts_error err = {0};
-    snprintf(text, sizeof text,
-             "base.yml engine=cpu run_name=plan base_output_directory=%s enable_checkpointing=false log_config=false "
-             "dataset_type=synthetic steps=1 learning_rate=1e-3 threads=2 %s %s",
-             folder, model, mesh);
+    snprintf(
+        text, sizeof text,
+        "base.yml engine=cpu run_name=plan base_output_directory=%s enable_checkpointing=false log_config=false "
+        "dataset_type=synthetic steps=1 learning_rate=1e-3 threads=2 %s %s",
+        folder, model, mesh);
     int n = split(text, words);
     if (ts_plan(words, n, NULL, &plan, &err) != TS_OK) fail_msg("%s: %s", mesh, err.msg);
     peaks p = measure(words, n);
     double measured = (double)(p.after - p.before) * 1024, planned = (double)plan.process;
-    printf("  %-70.70s measured %7.1f MiB, planned %7.1f MiB, %+5.1f %%\n", mesh, measured / (1 << 20),
-           planned / (1 << 20), 100 * (planned / measured - 1));
+    printf("  %-70.70s measured %7.1f MiB, planned %7.1f MiB, %+5.1f %%\n", mesh,
+           measured / (1 << 20), planned / (1 << 20), 100 * (planned / measured - 1));
     if (planned < 0.9 * measured || planned > 1.1 * measured)
-        fail_msg("%s %s: planned %.0f bytes, measured %.0f: %+.1f %%", model, mesh, planned, measured,
-                 100 * (planned / measured - 1));
+        fail_msg("%s %s: planned %.0f bytes, measured %.0f: %+.1f %%", model, mesh, planned,
+                 measured, 100 * (planned / measured - 1));
 }
 
 static void on_meshes(const char *model)
@@ -111,7 +113,8 @@ static void on_meshes(const char *model)
     printf("%s\n", model);
     check(model, "cpu_devices=1 per_device_batch_size=4");
     check(model, "cpu_devices=4 per_device_batch_size=1 ici_tensor_parallelism=2");
-    check(model, "cpu_devices=8 per_device_batch_size=1 ici_data_parallelism=2 ici_tensor_parallelism=2");
+    check(model,
+          "cpu_devices=8 per_device_batch_size=1 ici_data_parallelism=2 ici_tensor_parallelism=2");
 }
 
 static void skip_where_memory_is_watched(void)
@@ -125,25 +128,28 @@ static void test_parameters(void **state)
 {
     (void)state;
     skip_where_memory_is_watched();
-    on_meshes("base_emb_dim=256 base_num_query_heads=4 base_num_kv_heads=2 head_dim=64 base_mlp_dim=1024 "
-              "base_num_decoder_layers=4 vocab_size=8192 max_target_length=32 dtype=float32 remat_policy=full");
+    on_meshes(
+        "base_emb_dim=256 base_num_query_heads=4 base_num_kv_heads=2 head_dim=64 base_mlp_dim=1024 "
+        "base_num_decoder_layers=4 vocab_size=8192 max_target_length=32 dtype=float32 remat_policy=full");
 }
 
 static void test_activations(void **state)
 {
     (void)state;
     skip_where_memory_is_watched();
-    on_meshes("base_emb_dim=128 base_num_query_heads=4 base_num_kv_heads=4 head_dim=32 base_mlp_dim=512 "
-              "base_num_decoder_layers=8 vocab_size=1024 max_target_length=256 dtype=bfloat16 remat_policy=none");
+    on_meshes(
+        "base_emb_dim=128 base_num_query_heads=4 base_num_kv_heads=4 head_dim=32 base_mlp_dim=512 "
+        "base_num_decoder_layers=8 vocab_size=1024 max_target_length=256 dtype=bfloat16 remat_policy=none");
 }
 
 static void test_frozen(void **state)
 {
     (void)state;
     skip_where_memory_is_watched();
-    on_meshes("base_emb_dim=256 base_num_query_heads=4 base_num_kv_heads=2 head_dim=64 base_mlp_dim=768 "
-              "base_num_decoder_layers=3 vocab_size=16384 max_target_length=32 dtype=bfloat16 remat_policy=minimal "
-              "gradient_accumulation_steps=2 frozen_parameters=[*embed_tokens*]");
+    on_meshes(
+        "base_emb_dim=256 base_num_query_heads=4 base_num_kv_heads=2 head_dim=64 base_mlp_dim=768 "
+        "base_num_decoder_layers=3 vocab_size=16384 max_target_length=32 dtype=bfloat16 remat_policy=minimal "
+        "gradient_accumulation_steps=2 frozen_parameters=[*embed_tokens*]");
 }
 
 int main(void)
