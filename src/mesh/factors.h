@@ -1,5 +1,5 @@
-/* mesh/factors.h – the sharding rule of an op, as partitioner.md states them: the factors of every dimension of every
- * operand and result. A factor that a result lacks is summed there: the result is partial over its axes. Nothing else is.
+/* mesh/factors.h – the sharding rule of an op: the factors of every dimension of its operands and results.
+ * A factor that a result lacks is summed there: the result is partial over its axes, and nothing else is.
  */
 #ifndef TS_FACTORS_H
 #define TS_FACTORS_H
@@ -23,7 +23,7 @@ typedef struct ts_factors {
     int8_t map[TS_ROW_VALUES][TS_MAX_RANK][TS_ROW_MERGED];
     int n_in; /* rows of operands in map: 1 where alike */
     bool alike;
-    bool linear; /* a partial sum of operand 0 passes to the result: neg, mul by a value that is not partial, reshape … */
+    bool linear; /* a partial sum of operand 0 passes to the result: neg, mul by what is not partial, reshape … */
 } ts_factors;
 
 /* The row of a node, from its global types and attributes. repeat and collectives have none: UNIMPLEMENTED. */

@@ -90,8 +90,8 @@ typedef struct ts_axis_rules {
 extern const ts_axis_rules ts_axis_rules_default;
 
 /* The spec of a value of this type whose dimensions have these logical names (NULL: whole). Each dimension takes the
- * longest prefix of its rule's axes, less those an earlier dimension took, that divides it. *lost (may be NULL) gets the
- * axes that a rule asked for and no dimension took. */
+ * longest prefix of its rule's axes, less those an earlier dimension took, that divides it. *lost (may be NULL) gets
+ * the axes that a rule asked for and no dimension took. */
 ts_spec ts_rules_spec(const ts_mesh *m, const ts_axis_rules *r, const char *const *name,
                       const ts_type *type, uint16_t *lost);
 

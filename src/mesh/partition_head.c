@@ -1,4 +1,5 @@
-/* mesh/partition_head.c – the cross-entropy of a large head: its weights are gathered a piece of the vocabulary at a time.
+/* mesh/partition_head.c – the cross-entropy of a large head: its weights are gathered a piece of the vocabulary at a
+ * time.
  *
  * What fsdp stores of a head [V, E] is used whole, which for a vocabulary of 128,256 is a gigabyte gathered and two of
  * gradient. A loop over pieces of the vocabulary gathers one, uses it, and scatters its gradient before the next, as

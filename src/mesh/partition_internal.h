@@ -14,7 +14,7 @@ typedef struct ts_assignment {
 /* The proof's hold on one op: inputs laid out at random, partial sums included, and a node's assignment given. */
 typedef struct ts_partition_hooks {
     const ts_spec *in_spec;      /* [inputs]; NULL: as the rules say */
-    const ts_node *node;         /* gets exactly this assignment, as far as partial sums that pass leave its axes free */
+    const ts_node *node;         /* gets exactly this assignment, where partial sums that pass leave its axes free */
     const ts_assignment *force;
     const ts_factors *row;       /* NULL: the node's own; a wrong one shows that the proof sees it */
     bool keep_out;               /* outputs stay as they come, partial ones too: ts_partition.out says how */
@@ -121,7 +121,13 @@ void ts__partition_region(ts_partitioner *p, const ts_region *r);
 void *ts__partition_alloc(ts_partitioner *p, size_t bytes);
 ts_placement *ts__placement(ts_partitioner *p, const ts_value *v);
 
+/* partition_inputs.c */
+void ts__partition_inputs(ts_partitioner *p, ts_partition *out); /* makes them, and what is wanted of gradients */
+void ts__partition_params(ts_partitioner *p);
+void ts__partition_share(ts_partitioner *p, ts_partition *out); /* refuses what stays whole, or warns of it */
+
 /* partition_repeat.c */
+ts_spec ts__spec_inner(const ts_spec *s); /* of one iteration: without the leading dimension */
 void ts__partition_repeat(ts_partitioner *p, const ts_node *n);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct parts {
     bool *sum;
 } parts;
 
-static ts_spec without_first(const ts_spec *s)
+ts_spec ts__spec_inner(const ts_spec *s)
 {
     ts_spec t = ts_spec_whole(s->rank - 1);
     for (int d = 1; d < s->rank; d++) {
@@ -86,7 +86,7 @@ static void place_xs(ts_partitioner *p, parts *w, int i)
 {
     const ts_value *v = w->n->in[w->n_carry + i], *arg = w->n->body->arg[w->n_carry + i];
     const ts_placement *at = ts__placement(p, v);
-    ts_spec s = settled(v, at, true), inner = without_first(&s), use = without_first(&at->use);
+    ts_spec s = settled(v, at, true), inner = ts__spec_inner(&s), use = ts__spec_inner(&at->use);
     place(p, arg, &inner, w->xs_arg[i]);
     if (at->param) {
         p->place[arg->id].param = true;

@@ -1,5 +1,5 @@
 /* test_mesh_models.c – whole models on meshes of 2 to 16 devices: loss, logits and every gradient equal the program of
- * one device, every tensor is held as thinly as the mesh allows, and the collectives are those that closed formulas say.
+ * one device, every tensor is held as thinly as the mesh allows, and collectives are those that closed formulas say.
  *
  * Two models: Llama 3 with grouped heads, and one with what is awkward of Gemma's: tied and frozen embeddings, a single
  * kv head, an odd number of heads, sizes that tensor axes do not divide. f32; the bound is 1e-5 of a tensor's largest.
@@ -86,7 +86,8 @@ static void fill(const ts_graph *g, int i, int64_t vocab, void *out)
         double u = (double)(h >> 8) / (1 << 24);
         if (strcmp(v->name, "positions") == 0) ((int32_t *)out)[k] = (int32_t)(k % 5);
         else if (strcmp(v->name, "segments") == 0) ((int32_t *)out)[k] = (int32_t)(k / 5 % 4);
-        else if (v->type.dtype == TS_I32) ((int32_t *)out)[k] = labels && k % 7 == 3 ? -100 : (int32_t)(h % (uint32_t)vocab);
+        else if (v->type.dtype == TS_I32)
+            ((int32_t *)out)[k] = labels && k % 7 == 3 ? -100 : (int32_t)(h % (uint32_t)vocab);
         else if (strcmp(v->name, "rope.cos") == 0) ((float *)out)[k] = (float)cos(6.28 * u);
         else if (strcmp(v->name, "rope.sin") == 0) ((float *)out)[k] = (float)sin(6.28 * u);
         else if (strstr(v->name, "norm")) ((float *)out)[k] = (float)(0.5 + u);
@@ -162,7 +163,8 @@ static ts_partition *partition(const ts_graph *g, const ts_model_config *m, cons
     ts_error err = {0};
     ts_partition *p = NULL;
     ts_mesh mesh = mesh_of(c->data, c->fsdp, c->tensor, m->kv_heads, m->heads / m->kv_heads);
-    ts_partition_options o = {.struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true, .head_bytes = head_bytes};
+    ts_partition_options o = {
+        .struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true, .head_bytes = head_bytes};
     if (ts_partition_new(g, &o, &p, &err) != TS_OK) fail_msg("%s", err.msg);
     return p;
 }

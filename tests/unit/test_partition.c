@@ -50,7 +50,8 @@ static int64_t head_bytes; /* 0: as users have it */
 
 static ts_status partition(const ts_graph *g, const ts_mesh *m, double tolerance, ts_partition **out, ts_error *err)
 {
-    ts_partition_options o = {.struct_size = sizeof o, .mesh = m, .tolerance = tolerance, .quiet = true, .head_bytes = head_bytes};
+    ts_partition_options o = {
+        .struct_size = sizeof o, .mesh = m, .tolerance = tolerance, .quiet = true, .head_bytes = head_bytes};
     return ts_partition_new(g, &o, out, err);
 }
 

@@ -1,0 +1,241 @@
+/* mesh/partition_inputs.c – how parameters, moments and batches lie, and what follows from it before an op is placed.
+ *
+ * A parameter is stored as its logical names say and used without fsdp; its moments lie as it does, and so its gradient
+ * is wanted, whether an optimizer takes it or an output shows it, down into the loops that sum it. What does not divide
+ * is held whole: of a batch that is an error, of parameters beyond the tolerance, with the sizes that avoid it.
+ */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "mesh/partition_internal.h"
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static const ts_param_info *param_of(const ts_graph *g, const ts_value *v)
+{
+    for (int i = 0; i < g->n_param; i++)
+        if (g->param[i].value == v) return &g->param[i];
+    return NULL;
+}
+
+/* The logical names of a parameter's dimensions. */
+static void param_names(const ts_param_info *q, const char **name)
+{
+    for (int d = 0; d < q->value->type.rank; d++)
+        name[d] = q->file_rank == 1 ? "norm" : q->value->type.dim[d].name;
+    if (q->count) name[0] = NULL;
+}
+
+static ts_spec without_fsdp(const ts_mesh *m, ts_spec s)
+{
+    for (int d = 0; d < s.rank; d++) {
+        int n = 0;
+        while (n < s.n[d] && m->axis[s.axis[d][n]].user != TS_AXIS_FSDP) n++;
+        s.n[d] = (uint8_t)n;
+    }
+    return s;
+}
+
+/* Does the rule of this name ask for one of these internal axes? */
+static bool asks(const ts_partitioner *p, const char *name, uint16_t axes)
+{
+    for (int i = 0; name && i < p->rules->n; i++) {
+        const ts_axis_rule *r = &p->rules->rule[i];
+        if (strcmp(r->name, name) != 0) continue;
+        for (int k = 0; k < r->n; k++)
+            for (int a = 0; a < p->mesh->n; a++)
+                if (axes >> a & 1 && p->mesh->axis[a].user == r->axis[k]) return true;
+        return false;
+    }
+    return false;
+}
+
+/* Remembers for people which dimensions did not take the axes that their rules ask for. */
+static void note_lost(ts_partitioner *p, const char *const *name, const ts_type *t, uint16_t lost)
+{
+    p->lost |= lost;
+    for (int d = 0; d < t->rank; d++) {
+        char text[60];
+        size_t at = strlen(p->fallback);
+        if (!asks(p, name[d], lost)) continue;
+        snprintf(text, sizeof text, "%s%.24s=%lld", at ? ", " : "", name[d], (long long)t->dim[d].size);
+        if (!strstr(p->fallback, at ? text + 2 : text) && at + strlen(text) < sizeof p->fallback)
+            memcpy(p->fallback + at, text, strlen(text) + 1);
+    }
+}
+
+static ts_spec param_store(ts_partitioner *p, const ts_param_info *q, uint16_t *lost)
+{
+    const char *name[TS_MAX_RANK] = {0};
+    param_names(q, name);
+    ts_spec s = ts_rules_spec(p->mesh, p->rules, name, &q->value->type, lost);
+    if (*lost) note_lost(p, name, &q->value->type, *lost);
+    return s;
+}
+
+static ts_spec pin_of_input(ts_partitioner *p, const ts_value *v)
+{
+    uint16_t lost = 0;
+    if (!v->pin) return ts_spec_whole(v->type.rank);
+    ts_spec s = ts_rules_spec(p->mesh, p->rules, v->pin->name, &v->type, &lost);
+    if (!lost || p->o->whole_batch) return s;
+    int64_t ways = 1, rows = 1;
+    for (int a = 0; a < p->mesh->n; a++)
+        if ((lost | ts_spec_axes(&s)) >> a & 1) ways *= p->mesh->axis[a].size;
+    for (int d = 0; d < v->type.rank; d++)
+        if (v->pin->name[d] && strcmp(v->pin->name[d], "batch") == 0) rows = v->type.dim[d].size;
+    ts__mistake(&p->b, TS_INVALID_ARGUMENT,
+                "a batch of %lld rows does not divide among the %lld devices of data and fsdp; "
+                "per_device_batch_size %g or %g (of %d devices) does",
+                (long long)rows, (long long)ways, (double)(rows / ways * ways) / p->mesh->devices,
+                (double)((rows / ways + 1) * ways) / p->mesh->devices, p->mesh->devices);
+    return s;
+}
+
+static ts_placement input_placement(ts_partitioner *p, const ts_value *v, int i)
+{
+    const ts_param_info *q = param_of(p->g, v);
+    ts_placement at = {.known = true};
+    uint16_t lost = 0;
+    if (p->hooks && p->hooks->in_spec) {
+        at.spec = at.use = p->hooks->in_spec[i];
+    } else if (q) {
+        at.spec = param_store(p, q, &lost);
+        at.use = without_fsdp(p->mesh, at.spec);
+        at.param = true;
+    } else {
+        at.spec = at.use = pin_of_input(p, v);
+    }
+    return at;
+}
+
+/* A moment lies as its parameter, and a gradient is wanted so: adamw(p, g, m, v, …) says which belong together. */
+static void follow_optimizer(ts_partitioner *p, const ts_region *top)
+{
+    for (const ts_node *n = top->first; n; n = n->next) {
+        if (n->op != TS_OP_adamw || !p->place[n->in[0]->id].known) continue;
+        const ts_spec *store = &p->place[n->in[0]->id].spec;
+        for (int k = 2; k < 4; k++)
+            if (!n->in[k]->node && !(p->hooks && p->hooks->in_spec))
+                p->place[n->in[k]->id].spec = p->place[n->in[k]->id].use = *store;
+        p->want[n->in[1]->id] = store;
+        const ts_param_info *q = param_of(p->g, n->in[0]);
+        p->small[n->in[1]->id] = q && q->file_rank == 1;
+    }
+}
+
+/* An output "grad.NAME" of a program without optimizer lies as the parameter. */
+static void follow_outputs(ts_partitioner *p)
+{
+    for (int i = 0; i < p->g->top->n_result; i++) {
+        const char *name = p->g->output[i].name;
+        if (strncmp(name, "grad.", 5) != 0) continue;
+        int input = ts_graph_input_index(p->g, name + 5);
+        const ts_param_info *q = input < 0 ? NULL : param_of(p->g, p->g->top->arg[input]);
+        if (!q) continue;
+        p->want[p->g->top->result[i]->id] = &p->place[q->value->id].spec;
+        p->small[p->g->top->result[i]->id] = q->file_rank == 1;
+    }
+}
+
+/* What is wanted of a repeat's result is wanted of what its body yields. */
+static void wants_inside(ts_partitioner *p, const ts_region *r)
+{
+    for (const ts_node *n = r->last; n; n = n->prev) {
+        if (n->op != TS_OP_repeat) continue;
+        int n_carry = (int)n->attr.repeat.n_carry, stacked = n_carry + (int)n->attr.repeat.n_stack;
+        for (int i = n_carry; i < n->n_out; i++) {
+            const ts_spec *want = p->want[n->out[i]->id];
+            ts_spec *inner = want ? ts__partition_alloc(p, sizeof *inner) : NULL;
+            if (!inner) continue;
+            *inner = i < stacked ? ts__spec_inner(want) : *want;
+            p->want[n->body->result[i]->id] = inner;
+        }
+        wants_inside(p, n->body);
+    }
+}
+
+void ts__partition_inputs(ts_partitioner *p, ts_partition *out)
+{
+    const ts_region *top = p->g->top;
+    for (int i = 0; i < top->n_arg; i++) p->place[top->arg[i]->id] = input_placement(p, top->arg[i], i);
+    follow_optimizer(p, top);
+    follow_outputs(p);
+    wants_inside(p, top);
+    for (int i = 0; i < top->n_arg && p->b.error.code == TS_OK; i++) {
+        ts_placement *at = &p->place[top->arg[i]->id];
+        out->in[i] = at->spec;
+        ts_type t = ts_spec_local(p->mesh, &at->spec, &top->arg[i]->type);
+        at->local = ts_input(&p->b, top->arg[i]->name, t.dtype, t.dim, t.rank);
+    }
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+void ts__partition_params(ts_partitioner *p)
+{
+    ts_graph *to = p->b.graph;
+    for (int i = 0; i < p->g->n_param && p->b.error.code == TS_OK; i++) {
+        if (!ts__arena_grow(to->arena, &to->param, &to->cap_param, i, sizeof *to->param)) {
+            ts__mistake(&p->b, TS_RESOURCE_EXHAUSTED, "memory is out while partitioning");
+            return;
+        }
+        to->param[i] = p->g->param[i];
+        to->param[i].name = ts_arena_strdup(to->arena, p->g->param[i].name);
+        to->param[i].value = p->place[p->g->param[i].value->id].local;
+        to->n_param = i + 1;
+    }
+}
+
+/* What a device holds of the matrices beyond an even share over all axes but data, as a part of all parameters. */
+static double unsplit_share(const ts_graph *g, const ts_mesh *m, const ts_axis_rules *rules)
+{
+    double all = 0, beyond = 0, ways = (double)(m->user[TS_AXIS_FSDP] * m->user[TS_AXIS_TENSOR]);
+    for (int i = 0; i < g->n_param; i++) {
+        const ts_param_info *q = &g->param[i];
+        const char *name[TS_MAX_RANK] = {0};
+        double elements = (double)ts_type_elements(&q->value->type);
+        param_names(q, name);
+        ts_spec s = ts_rules_spec(m, rules, name, &q->value->type, NULL);
+        all += elements;
+        if (q->file_rank > 1) beyond += elements / (double)ts_spec_pieces(m, &s) - elements / ways;
+    }
+    return all > 0 && beyond > 0 ? beyond / all : 0;
+}
+
+/* "ici_fsdp_parallelism=4 ici_tensor_parallelism=1, …": sizes for as many devices that hold little enough. */
+static void sizes_that_work(const ts_partitioner *p, char *text, size_t n)
+{
+    int64_t both = p->mesh->user[TS_AXIS_FSDP] * p->mesh->user[TS_AXIS_TENSOR];
+    size_t at = 0;
+    text[0] = '\0';
+    for (int64_t t = both; t >= 1 && at < n; t--) {
+        ts_mesh_options o = p->mesh->from;
+        ts_mesh m;
+        if (both % t) continue;
+        o.user[TS_AXIS_FSDP] = both / t;
+        o.user[TS_AXIS_TENSOR] = t;
+        if (ts_mesh_make(&o, &m, NULL) != TS_OK || unsplit_share(p->g, &m, p->rules) > p->o->tolerance) continue;
+        at += (size_t)snprintf(text + at, n - at, "%sici_fsdp_parallelism=%lld ici_tensor_parallelism=%lld",
+                               at ? ", " : "", (long long)(both / t), (long long)t);
+    }
+}
+
+void ts__partition_share(ts_partitioner *p, ts_partition *out)
+{
+    char text[80], sizes[300];
+    out->unsplit = unsplit_share(p->g, p->mesh, p->rules);
+    ts_mesh_text(p->mesh, text, sizeof text);
+    if (out->unsplit > p->o->tolerance) {
+        sizes_that_work(p, sizes, sizeof sizes);
+        ts__mistake(&p->b, TS_INVALID_ARGUMENT,
+                    "on the mesh %s each device would hold %.1f %% of the parameters beyond its share%s%s; "
+                    "sharding_tolerance=%.3g allows it%s%s",
+                    text, 100 * out->unsplit, p->fallback[0] ? ", because of " : "", p->fallback,
+                    out->unsplit * 1.01 + 0.0005, *sizes ? ", and these sizes avoid it: " : "", sizes);
+    } else if (p->lost && !p->o->quiet) {
+        ts_log(TS_LOG_WARNING,
+               "mesh %s: not all axes divide %s; those parts are held whole (%.1f %% of the parameters)",
+               text, p->fallback, 100 * out->unsplit);
+    }
+}
