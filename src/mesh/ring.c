@@ -304,6 +304,18 @@ static bool can_wait(ts_ring_scatter *const *s, int n, const ts_node *at)
     return true;
 }
 
+/* Of the ring before, what nothing reads up to `at`; a barrier there can stand for it. */
+static void keep_idle(ts_ring *r, const ts_node *at)
+{
+    int kept = 0;
+    for (int i = 0; i < r->n_before; i++) {
+        const ts_value *v = r->before[i];
+        const ts_node *use = first_use(v);
+        if (place(v->node) < place(at) && (!use || place(use) > place(at))) r->before[kept++] = r->before[i];
+    }
+    r->n_before = kept;
+}
+
 static ts_status scatter_rings(ts_ring *r, scatters *s, ts_error *err)
 {
     for (int i = 0; i < s->n; i++) {
@@ -316,6 +328,7 @@ static ts_status scatter_rings(ts_ring *r, scatters *s, ts_error *err)
             x->taken = true;
             member[n++] = x;
         }
+        keep_idle(r, member[n - 1]->scatter);
         TS_TRY(ts__ring_scatter(r, member[n - 1]->scatter, member, n, err));
         number(r->region, false);
     }
@@ -341,7 +354,7 @@ static ts_status rewrite(ts_ring *r, ts_region *region, ts_error *err)
     for (ts_node *n = region->first; n; n = n->next)
         if (n->body) TS_TRY(rewrite(r, n->body, err));
     r->region = region;
-    r->n_start = 0;
+    r->n_start = r->n_before = 0;
     number(region, false);
     ts_status status = find(r, &p, err);
     if (status == TS_OK) status = gather_rings(r, &p.uses, err);

@@ -240,6 +240,25 @@ static void scatter_step(ts_builder *b, ts_ring_scatter *const *scatter, int n, 
     }
 }
 
+/* The ring begins once the one before it has arrived: a scheduler that sees results that nothing but the end of a
+ * region asks for would leave all of them to that end, where no product is left beside which they could travel. */
+static ts_value *after_before(ts_ring *r, ts_builder *b, ts_value *start)
+{
+    ts_value *go[TS_RING_SHARED + 1];
+    const int n = r->n_before;
+    if (!n) return start;
+    memcpy(go, r->before, (size_t)n * sizeof *go);
+    go[n] = start;
+    ts_barrier(b, go, n + 1, go);
+    if (b->error.code != TS_OK) return start;
+    ts_node *barrier = go[n]->node;
+    for (int i = 0; i < n; i++) {
+        ts__replace_uses(r->region, r->before[i], go[i]);
+        barrier->in[i] = r->before[i];
+    }
+    return go[n];
+}
+
 ts_status ts__ring_scatter(ts_ring *r, ts_node *at, ts_ring_scatter *const *scatter, int n, ts_error *err)
 {
     const int64_t size = ways(scatter[0]->scatter);
@@ -247,7 +266,7 @@ ts_status ts__ring_scatter(ts_ring *r, ts_node *at, ts_ring_scatter *const *scat
     ts_scope scope;
     slices s = {.n = 0};
     ts__builder_over(&b, r->graph, r->region, at);
-    ts_value *start = due_at(r, &b, scatter[0], offset_of(size - 1));
+    ts_value *start = after_before(r, &b, due_at(r, &b, scatter[0], offset_of(size - 1)));
     /* Farthest first: the sum for device + k has k hops to go. */
     for (int64_t step = size - 1; step > 0; step--)
         scatter_step(&b, scatter, n, offset_of(step), &start,
@@ -264,7 +283,9 @@ ts_status ts__ring_scatter(ts_ring *r, ts_node *at, ts_ring_scatter *const *scat
         ts__replace_uses(r->region, scatter[i]->scatter->out[0], scatter[i]->sum[0]);
         ts__node_remove(scatter[i]->scatter);
         ts__node_remove(scatter[i]->dot.dot);
+        r->before[i] = scatter[i]->sum[0];
     }
+    r->n_before = n;
     r->changed = true;
     return TS_OK;
 }

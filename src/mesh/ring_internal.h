@@ -52,6 +52,8 @@ typedef struct ts_ring {
     ts_region *region;
     ts_ring_start *start;
     int n_start, cap_start;
+    ts_value *before[TS_RING_SHARED]; /* results of a scatter's ring that the next one waits for */
+    int n_before;
     bool changed;
 } ts_ring;
 
@@ -59,7 +61,7 @@ typedef struct ts_ring {
  * travelled already (n_gather 0) take the pieces they left. The uses' dots are replaced and removed. */
 TS_MUST_CHECK ts_status ts__ring_gather(ts_ring *r, ts_node *at, ts_ring_gather *const *gather,
                                         int n_gather, ts_ring_use *const *use, int n_use, ts_error *err);
-/* Replaces and removes the scatters and their dots. */
+/* Replaces and removes the scatters and their dots; the results are left in r->before. */
 TS_MUST_CHECK ts_status ts__ring_scatter(ts_ring *r, ts_node *at, ts_ring_scatter *const *scatter, int n,
                                          ts_error *err);
 
