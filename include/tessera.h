@@ -479,7 +479,7 @@ typedef struct ts_plan_policy { /* with this remat_policy */
 typedef struct ts_plan_wire {
     char axis[16], kind[24]; /* of the mesh; "all_gather" */
     int64_t count;           /* of a device and step, loops multiplied out */
-    double bytes;            /* that a device sends: (n−1)/n of what is gathered or scattered, twice that of an all_reduce */
+    double bytes;            /* sent by a device: (n−1)/n of a gather or scatter, twice that of an all_reduce */
     double seconds;          /* at the least, on this axis' links */
 } ts_plan_wire;
 
@@ -513,7 +513,7 @@ typedef struct ts_plan_report {
 
 /* What the run of a subcommand's words (as ts_config_load_words takes them) needs, without a device, a compiler or any
  * of that memory. devices: "v6e:4x4", "h100:8", "cpu:16"; NULL: by compile_topology, or the virtual devices of the cpu
- * engine where it would run. INVALID_ARGUMENT: the configuration's mistakes, no such devices, or none that are known. */
+ * engine where it would run. INVALID_ARGUMENT: the configuration's mistakes, no such devices, or none known. */
 TS_MUST_CHECK ts_status ts_plan(const char *const *words, int n, const char *devices,
                                 ts_plan_report *out, ts_error *err);
 

@@ -30,11 +30,6 @@ typedef struct walk {
     bool *gradient;       /* [next_id] part of a parameter's gradient */
     block *block;
     int n_block, now, visit;
-    struct end {
-        const ts_region *region;
-        int place;
-    } end[64]; /* of the loops around, outermost first */
-    int depth;
     int64_t on_chip;
     ts_footprint *out;
 } walk;
@@ -63,14 +58,6 @@ static int new_block(walk *w, const ts_value *v, const ts_region *home, int firs
     return k;
 }
 
-/* Where a read at `at` inside the present loops ends for a block of this region. */
-static int place_for(const walk *w, const ts_region *home, int at)
-{
-    for (int d = 0; d < w->depth; d++)
-        if (w->end[d].region->parent == home) return w->end[d].place;
-    return at;
-}
-
 /* Bytes of a block, or of an input (−1), that go through device memory. */
 static void move(walk *w, int k, double bytes, double runs)
 {
@@ -91,10 +78,7 @@ static void read(walk *w, const ts_value *v, int at, int64_t most, double runs)
         read(w, outer, at, most, runs);
         return;
     }
-    if (k >= 0) {
-        int last = place_for(w, w->block[k].region, at);
-        if (last > w->block[k].last) w->block[k].last = last;
-    }
+    if (k >= 0 && at > w->block[k].last) w->block[k].last = at;
     if (k >= 0 || !v->node) {
         move(w, k, (double)most * (double)ts_dtype_bytes(v->type.dtype), runs);
         return;
@@ -152,6 +136,7 @@ static int length(const ts_region *r)
     return places;
 }
 
+/* What the body reads of the outside is read until the loop ends: the next iteration reads it too. */
 static void walk_repeat(walk *w, const ts_node *n, double runs)
 {
     const ts_region *body = n->body;
@@ -163,13 +148,9 @@ static void walk_repeat(walk *w, const ts_node *n, double runs)
         int k = new_block(w, n->out[i], n->region, i < carries ? end : begin);
         w->block[k].last = end;
     }
-    TS_ASSERT(w->depth < (int)(sizeof w->end / sizeof *w->end));
-    w->end[w->depth].region = body;
-    w->end[w->depth++].place = end;
     w->now = begin + 1;
     for (int i = 0; i < carries; i++) new_block(w, body->arg[i], body, w->now);
     walk_region(w, body, runs * (double)n->attr.repeat.n);
-    w->depth--;
     w->now = end;
 }
 

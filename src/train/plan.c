@@ -199,6 +199,17 @@ static void count_time(const ts_config *c, const ts_model_config *model, const t
     r->mfu = longest > 0 ? r->model_flops / rate / longest : 0;
 }
 
+/* A save streams each tensor through 16 MiB; an accelerator's is fetched whole before. */
+static void count_save(const ts_graph *g, const ts_plan_devices *d, ts_plan_report *r)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < g->n_param; i++) {
+        int64_t bytes = (int64_t)ts_type_bytes(&g->param[i].value->type);
+        if (bytes > largest) largest = bytes;
+    }
+    r->host_bytes_at_save = SAVE_BYTES + (d->kind->family == TS_FAMILY_CPU ? 0 : largest);
+}
+
 /* ---- one configuration ----------------------------------------------------------------------- */
 
 static ts_status measure_placed(const ts_config *c, const ts_placed *p, const ts_plan_devices *d,
@@ -235,6 +246,7 @@ ts_status ts__plan_measure(const ts_config *given, const ts_model_config *model,
         if (status == TS_OK && report) {
             count_wire(&p, d, report);
             count_time(&c, model, d, out, report);
+            count_save(g, d, report);
             report->trained = ts__trained_parameters(&c, model, g);
         }
         ts_placed_free(&p);
@@ -273,18 +285,6 @@ static ts_status plan_policies(const ts_config *given, const ts_model_config *mo
     return TS_OK;
 }
 
-/* Files hold f32; a save streams each tensor through 16 MiB, and an accelerator's tensor is fetched
- * whole before. */
-static void count_save(const ts_model_config *model, const ts_plan_devices *d, ts_plan_report *r)
-{
-    int64_t layers = model->layers * model->ffn * model->hidden,
-            table = model->vocab * model->hidden;
-    r->checkpoint_bytes = 12 * r->trained + 4 * (r->parameters - r->trained);
-    r->host_bytes_at_save = SAVE_BYTES;
-    if (d->kind->family != TS_FAMILY_CPU)
-        r->host_bytes_at_save += 4 * (layers > table ? layers : table);
-}
-
 static ts_status plan(const ts_config *c, const ts_model_config *model, const ts_plan_devices *d,
                       ts_plan_report *r, ts_error *err)
 {
@@ -297,7 +297,7 @@ static ts_status plan(const ts_config *c, const ts_model_config *model, const ts
     snprintf(r->device_kind, sizeof r->device_kind, "%s", d->kind->name);
     ts_mesh_text(&c->mesh, r->mesh, sizeof r->mesh);
     TS_TRY(plan_policies(c, model, d, r, err));
-    count_save(model, d, r);
+    r->checkpoint_bytes = 12 * r->trained + 4 * (r->parameters - r->trained);
     if (!r->fits) ts__plan_advise(c, model, d, r);
     return TS_OK;
 }

@@ -109,6 +109,32 @@ static void test_loop(void **state)
     assert_true(f.flops == 10 * 2.0 * 64 * 64 * 64);
 }
 
+/* What a body reads at its beginning is there to its end: the next iteration reads it too. */
+static void test_constant_of_a_loop(void **state)
+{
+    (void)state;
+    ts_builder *b = ts_builder_new("constant");
+    ts_dot_dims back = {.n_contract = 1, .x_contract = {1}, .y_contract = {1}};
+    ts_value *x = square(b, "x"), *w = ts_input(b, "w", TS_F32, TS_DIMS({NULL, 64}, {NULL, 1024}));
+    ts_value *y = product(b, x, x), *carry, *result;
+    ts_repeat *r = ts_repeat_begin(b, 4, false, &x, 1, NULL, 0, &carry, NULL);
+    ts_value *wide = product(b, product(b, carry, y), w); /* 256 KiB */
+    ts_value *next = ts_dot(b, wide, w, &back, TS_F32);
+    ts_repeat_end(b, r, &next, NULL, NULL, 0, &result);
+    ts_output(b, "last", result, NULL);
+    ts_footprint f = footprint_of(b, 0);
+    assert_int_equal(f.temporary, (256 + 16 + 16) * KIB); /* wide, what it is made of, y */
+    ts_footprint calm;
+    b = ts_builder_new("on_chip");
+    x = square(b, "x");
+    r = ts_repeat_begin(b, 4, false, &x, 1, NULL, 0, &carry, NULL);
+    next = product(b, carry, carry);
+    ts_repeat_end(b, r, &next, NULL, NULL, 0, &result);
+    ts_output(b, "last", result, NULL);
+    calm = footprint_of(b, 16 * KIB);
+    assert_true(calm.traffic < 4 * 16 * KIB); /* carries stay on the chip */
+}
+
 /* ---- the cpu engine's own planner ------------------------------------------------------------ */
 
 static ts_config *load(const char *const *words, int n)
@@ -302,6 +328,9 @@ static void test_compiler(void **state)
          "per_device_batch_size=0.25 ici_tensor_parallelism=4 collective_matmul=plain remat_policy=minimal",
          "v6e:4x4", 11731681952},
         {LLAMA_8B "per_device_batch_size=1 collective_matmul=plain", "v6e:4x4", 10265206432},
+        {"model_name=llama3-70b max_target_length=4096 per_device_batch_size=0.0625 "
+         "ici_tensor_parallelism=16 collective_matmul=plain",
+         "v6e:16x16", 5510353568},
         {"model_name=llama3.2-1b max_target_length=4096 per_device_batch_size=2 remat_policy=minimal "
          "collective_matmul=plain",
          "v6e:2x2", 12757338784},
@@ -409,12 +438,19 @@ static void test_memory_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elements),   cmocka_unit_test(test_in_place),
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_loop),
-        cmocka_unit_test(test_cpu_plan),   cmocka_unit_test(test_llama3_8b),
-        cmocka_unit_test(test_policies),   cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_shared),     cmocka_unit_test(test_compiler),
-        cmocka_unit_test(test_advice),     cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_loop),
+        cmocka_unit_test(test_constant_of_a_loop),
+        cmocka_unit_test(test_cpu_plan),
+        cmocka_unit_test(test_llama3_8b),
+        cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_compiler),
+        cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_memory_out),
     };
     return cmocka_run_group_tests_name("plan_report", tests, NULL, NULL);
