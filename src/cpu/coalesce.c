@@ -39,8 +39,8 @@ static bool has_stride(const ts_code_ref *r)
     return false;
 }
 
-/* Whether i may write result o although it reads operands of the same block. A collective meets the same places on every
- * device, so one device's plan speaks for all. */
+/* Whether i may write result o although it reads operands of the same block. A collective meets
+ * the same places on every device, so one device's plan speaks for all. */
 static bool may_overwrite(const ts_code *c, const ts_code_instr *i, int o, int reader)
 {
     ts_code_ref out = ts__code_resolve(c, i->out[o].ref);

@@ -1,9 +1,10 @@
 /* cpu/run.c – runs a compiled program: one control thread, devices in lockstep, OpenMP inside steps.
  *
- * A segment (steps without a collective and without a loop's beginning or end) runs on device 0, then 1, …; a
- * collective runs once, over all of them; loop counters are shared. So no device waits for another, and the result is that
- * of devices side by side. Nothing is allocated. Sums of accumulated results are added element by element in iteration
- * order, so any thread count gives the same bits.
+ * A segment (steps without a collective and without a loop's beginning or end) runs on device 0,
+ * then 1, …; a collective runs once, over all of them; loop counters are shared. So no device
+ * waits for another, and the result is that of devices side by side. Nothing is allocated. Sums
+ * of accumulated results are added element by element in iteration order, so any thread count
+ * gives the same bits.
  */
 #include "cpu/program.h"
 

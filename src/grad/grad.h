@@ -1,10 +1,11 @@
 /* grad/grad.h – reverse-mode automatic differentiation on the global graph, one table of VJP rules.
  *
- * The gradient is built into the graph, in the builder's region. A value needs a cotangent only where
- * it depends on something asked for and the loss depends on it (activity); integers never do. A repeat
- * gets a reversed repeat; what its backward body needs of the forward is stacked (TS_REMAT_NONE),
- * computed again from the carry (TS_REMAT_FULL), or from that and stacked products (TS_REMAT_MINIMAL). Cotangents of f32 → bf16 conversions stay f32, so a
- * weight's gradient is never rounded to bf16.
+ * The gradient is built into the graph, in the builder's region. A value needs a cotangent only
+ * where it depends on something asked for and the loss depends on it (activity); integers never
+ * do. A repeat gets a reversed repeat; what its backward body needs of the forward is stacked
+ * (TS_REMAT_NONE), computed again from the carry (TS_REMAT_FULL), or from that and stacked
+ * products (TS_REMAT_MINIMAL). Cotangents of f32 → bf16 conversions stay f32, so a weight's
+ * gradient is never rounded to bf16.
  */
 #ifndef TS_GRAD_H
 #define TS_GRAD_H

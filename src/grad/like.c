@@ -1,9 +1,10 @@
 /* grad/like.c – which values of a forward op the nodes of its gradient are made of (ts_node.like).
  *
- * The partitioner lays a gradient out exactly as its primal, so it must know of each operand which of the primal's values
- * it is: that value itself, what stands for it in a backward body (repeat.c), or its cotangent. It is looked up by
- * identity once the rule is done, so that the rules say nothing of it. Where one value is several operands of the
- * primal (x·x), the place that the rule's own order of operands suggests is taken.
+ * The partitioner lays a gradient out exactly as its primal, so it must know of each operand
+ * which of the primal's values it is: that value itself, what stands for it in a backward body
+ * (repeat.c), or its cotangent. It is looked up by identity once the rule is done, so that the
+ * rules say nothing of it. Where one value is several operands of the primal (x·x), the place
+ * that the rule's own order of operands suggests is taken.
  */
 #include "grad/grad_internal.h"
 

@@ -1,8 +1,9 @@
 /* nn/layers.c – linear layers, norms, and ts_layers: equal layers as one repeat.
  *
- * Every product pins its result by the names of its dimensions, for the partitioner: what comes out of ts_linear is split
- * by batch and by what it makes (heads, MLP), what goes back to the residual stream by batch and sequence. A value
- * whose dimensions have no such names is pinned whole.
+ * Every product pins its result by the names of its dimensions, for the partitioner: what comes
+ * out of ts_linear is split by batch and by what it makes (heads, MLP), what goes back to the
+ * residual stream by batch and sequence. A value whose dimensions have no such names is pinned
+ * whole.
  *
  * ts_layers looks at the layers' signatures only. Every segment becomes a repeat, an unrolled layer
  * one of a single iteration, so that rematerialisation has one mechanism (grad/repeat.c).

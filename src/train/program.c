@@ -46,8 +46,8 @@ static ts_value *table_input(ts_builder *b, const char *name, const ts_dim *dims
     return ts__pin(b, ts_input(b, name, TS_F32, dims, 2), whole);
 }
 
-/* micro: micro-batches, a dimension of their own where there are several, so that a split batch splits each. with_labels:
- * false for next-token logits. */
+/* micro: micro-batches, a dimension of their own where there are several, so that a split batch
+ * splits each. with_labels: false for next-token logits. */
 static batch batch_inputs(ts_builder *b, const ts_program_options *o, int64_t micro,
                           bool with_labels)
 {

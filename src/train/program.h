@@ -1,8 +1,9 @@
 /* train/program.h – the graphs a run executes: train step, evaluation, probe, next-token logits.
  *
- * All take the parameters as inputs under their stacked names and share buffers by name (state.h). Batches
- * are i32 "tokens", "labels" [rows, S] (labels already shifted, negative = not trained) and, where samples are
- * packed, "segments", "positions"; with gradient accumulation [micro-batches, rows, S]. Rope's "rope.cos", "rope.sin" f32 [S, D/2] are inputs too.
+ * All take the parameters as inputs under their stacked names and share buffers by name
+ * (state.h). Batches are i32 "tokens", "labels" [rows, S] (labels already shifted, negative = not
+ * trained) and, where samples are packed, "segments", "positions"; with gradient accumulation
+ * [micro-batches, rows, S]. Rope's "rope.cos", "rope.sin" f32 [S, D/2] are inputs too.
  */
 #ifndef TS_PROGRAM_H
 #define TS_PROGRAM_H

@@ -283,8 +283,9 @@ static void three_and_three_are_six(void **state)
     ts_string_free(&second.text);
 }
 
-/* A plugin's devices are all of a run's, listed in whatever order: eight of them say and save what the cpu engine's eight
- * virtual ones do. What they cannot be split as is told when they are counted. */
+/* A plugin's devices are all of a run's, listed in whatever order: eight of them say and save what
+ * the cpu engine's eight virtual ones do. What they cannot be split as is told when they are
+ * counted. */
 #define EIGHT " num_epoch=9 vocab_size=260 base_num_kv_heads=2 ici_data_parallelism=2 ici_tensor_parallelism=2"
 static void on_eight_devices(void **state)
 {

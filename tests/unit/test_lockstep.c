@@ -1,9 +1,10 @@
 /* test_lockstep.c – virtual devices of the CPU engine: every collective on small meshes, bit by bit.
  *
- * A program has each collective of a table once at the top, and once an iteration of a loop that runs forwards and
- * of one that runs backwards. What is expected is written down from the definition, device by device: sums go through the
- * group in order, in f32, and numbers of mixed size make any other order visible. Then: results in their
- * operands' memory, threads, 256 devices, inputs that devices share, what is refused, and the same program on XLA.
+ * A program has each collective of a table once at the top, and once an iteration of a loop that
+ * runs forwards and of one that runs backwards. What is expected is written down from the
+ * definition, device by device: sums go through the group in order, in f32, and numbers of mixed
+ * size make any other order visible. Then: results in their operands' memory, threads, 256
+ * devices, inputs that devices share, what is refused, and the same program on XLA.
  */
 #include "engine_help.h"
 

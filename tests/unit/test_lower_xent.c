@@ -1,6 +1,7 @@
-/* test_lower_xent.c – the cross-entropy of many logits in primitives: forward in chunks of tokens, backward in pieces of
- * the vocabulary. Equal to the fused kernels, with labels that are ignored, in the first, the last and other pieces, and
- * with a cap; and no value holds more than half of the logits.
+/* test_lower_xent.c – the cross-entropy of many logits in primitives: forward in chunks of tokens,
+ * backward in pieces of the vocabulary. Equal to the fused kernels, with labels that are ignored,
+ * in the first, the last and other pieces, and with a cap; and no value holds more than half of
+ * the logits.
  */
 #include "mesh_help.h"
 
