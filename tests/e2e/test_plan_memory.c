@@ -117,8 +117,22 @@ static void on_meshes(const char *model)
           "cpu_devices=8 per_device_batch_size=1 ici_data_parallelism=2 ici_tensor_parallelism=2");
 }
 
+/* Large buffers are planned in whole huge pages, as a kernel gives them unless it was told not to. */
+static bool no_huge_pages(void)
+{
+    char line[100] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    bool never = !f || !fgets(line, sizeof line, f) || strstr(line, "[never]");
+    if (f) fclose(f);
+    return never;
+}
+
 static void skip_where_memory_is_watched(void)
 {
+    if (no_huge_pages()) {
+        printf("SKIP  this kernel gives no transparent huge pages\n");
+        skip();
+    }
     if (!test_is_slow()) return;
     printf("SKIP  a sanitizer or valgrind has memory of its own\n");
     skip();
