@@ -97,6 +97,26 @@ static void convert_param(ts_partitioner *p, const ts_node *n)
     to->local = ts_convert(&p->b, at->local, n->attr.convert.dtype);
 }
 
+/* Gradients that are wanted in a parameter's layout are brought there where their total is formed. */
+static void follow_wants(ts_partitioner *p, const ts_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        const ts_value *v = n->out[i];
+        ts_placement *at = &p->place[v->id];
+        ts_spec to = at->spec;
+        if (v->pin) {
+            to = ts__pinned_spec(p, v);
+        } else if (p->want[v->id]) {
+            to = *p->want[v->id];
+            to.partial = at->spec.partial & (uint16_t)~ts_spec_axes(&to);
+        }
+        if (at->free || ts_spec_same(&to, &at->spec)) continue;
+        ts_value *local = ts__reshard(p, v, &to);
+        at->local = local;
+        at->spec = at->use = to;
+    }
+}
+
 /* Each result as its operand; a free one becomes whole, so that the barrier has something to hold. */
 static void make_barrier(ts_partitioner *p, const ts_node *n)
 {
@@ -112,27 +132,7 @@ static void make_barrier(ts_partitioner *p, const ts_node *n)
         to->local = made->out[i];
         to->free = false;
     }
-}
-
-/* Gradients that are wanted in a parameter's layout are brought there where their total is formed. */
-static void follow_wants(ts_partitioner *p, const ts_node *n)
-{
-    for (int i = 0; i < n->n_out; i++) {
-        const ts_value *v = n->out[i];
-        ts_placement *at = &p->place[v->id];
-        const ts_pin *pin = v->pin;
-        ts_spec to = at->spec;
-        if (pin) {
-            to = ts_rules_spec(p->mesh, p->rules, pin->name, &v->type, NULL);
-        } else if (p->want[v->id]) {
-            to = *p->want[v->id];
-            to.partial = at->spec.partial & (uint16_t)~ts_spec_axes(&to);
-        }
-        if (at->free || ts_spec_same(&to, &at->spec)) continue;
-        ts_value *local = ts__reshard(p, v, &to);
-        at->local = local;
-        at->spec = at->use = to;
-    }
+    if (p->b.error.code == TS_OK) follow_wants(p, n);
 }
 
 static int part_of(const ts_node *n)
@@ -177,15 +177,28 @@ static void make_node(ts_partitioner *p, const ts_node *n)
     follow_wants(p, n);
 }
 
+static void enter_node(ts_partitioner *p, const ts_node *n, ts_scope *scope)
+{
+    p->scope = (ts_reshard_scope){n->region, n->backward, n->region->parent ? 0 : part_of(n)};
+    p->b.loc = n->loc;
+    p->b.scope = n->scope ? scope : NULL;
+    p->b.backward = n->backward;
+}
+
+/* Its results may be pinned as any other's. */
+static void make_repeat(ts_partitioner *p, const ts_node *n, ts_scope *scope)
+{
+    ts__partition_repeat(p, n);
+    enter_node(p, n, scope);
+    if (p->b.error.code == TS_OK) follow_wants(p, n);
+}
+
 static void partition_node(ts_partitioner *p, const ts_node *n)
 {
     ts_scope scope = {n->scope, NULL};
-    p->scope = (ts_reshard_scope){n->region, n->backward, n->region->parent ? 0 : part_of(n)};
-    p->b.loc = n->loc;
-    p->b.scope = n->scope ? &scope : NULL;
-    p->b.backward = n->backward;
+    enter_node(p, n, &scope);
     for (int i = 0; i < n->n_in; i++) (void)ts__placement(p, n->in[i]);
-    if (n->op == TS_OP_repeat) ts__partition_repeat(p, n);
+    if (n->op == TS_OP_repeat) make_repeat(p, n, &scope);
     else if (is_free(p, n)) place_free(p, n);
     else if (n->op == TS_OP_barrier) make_barrier(p, n);
     else if (n->op == TS_OP_convert && ts__placement(p, n->in[0])->param) convert_param(p, n);
@@ -252,6 +265,7 @@ static void run(ts_partitioner *p, ts_partition *out)
     if (p->b.error.code == TS_OK && !(p->hooks && p->hooks->in_spec)) ts__partition_share(p, out);
     if (p->b.error.code == TS_OK) ts__partition_region(p, p->g->top);
     make_outputs(p, out);
+    if (p->b.error.code == TS_OK && !p->hooks) ts__partition_warn(p, out);
 }
 
 static ts_status finish(ts_partitioner *p, ts_partition *out, ts_error *err)

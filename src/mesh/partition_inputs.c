@@ -64,6 +64,15 @@ static void note_lost(ts_partitioner *p, const char *const *name, const ts_type 
     }
 }
 
+ts_spec ts__pinned_spec(ts_partitioner *p, const ts_value *v)
+{
+    uint16_t lost = 0;
+    if (!v->pin) return ts_spec_whole(v->type.rank);
+    ts_spec s = ts_rules_spec(p->mesh, p->rules, v->pin->name, &v->type, &lost);
+    if (lost) note_lost(p, v->pin->name, &v->type, lost);
+    return s;
+}
+
 static ts_spec param_store(ts_partitioner *p, const ts_param_info *q, uint16_t *lost)
 {
     const char *name[TS_MAX_RANK] = {0};
@@ -73,23 +82,26 @@ static ts_spec param_store(ts_partitioner *p, const ts_param_info *q, uint16_t *
     return s;
 }
 
-static ts_spec pin_of_input(ts_partitioner *p, const ts_value *v)
+/* A batch that does not divide is an error; any other dimension takes what divides it. */
+static void check_batch(ts_partitioner *p, const ts_value *v)
 {
+    const char *batch[TS_MAX_RANK] = {0};
     uint16_t lost = 0;
-    if (!v->pin) return ts_spec_whole(v->type.rank);
-    ts_spec s = ts_rules_spec(p->mesh, p->rules, v->pin->name, &v->type, &lost);
-    if (!lost || p->o->whole_batch) return s;
     int64_t ways = 1, rows = 1;
+    for (int d = 0; d < v->type.rank; d++) {
+        if (!v->pin->name[d] || strcmp(v->pin->name[d], "batch") != 0) continue;
+        batch[d] = v->pin->name[d];
+        rows = v->type.dim[d].size;
+    }
+    ts_spec s = ts_rules_spec(p->mesh, p->rules, batch, &v->type, &lost);
+    if (!lost || p->o->whole_batch) return;
     for (int a = 0; a < p->mesh->n; a++)
         if ((lost | ts_spec_axes(&s)) >> a & 1) ways *= p->mesh->axis[a].size;
-    for (int d = 0; d < v->type.rank; d++)
-        if (v->pin->name[d] && strcmp(v->pin->name[d], "batch") == 0) rows = v->type.dim[d].size;
     ts__mistake(&p->b, TS_INVALID_ARGUMENT,
                 "a batch of %lld rows does not divide among the %lld devices of data and fsdp; "
                 "per_device_batch_size %g or %g (of %d devices) does",
                 (long long)rows, (long long)ways, (double)(rows / ways * ways) / p->mesh->devices,
                 (double)((rows / ways + 1) * ways) / p->mesh->devices, p->mesh->devices);
-    return s;
 }
 
 static ts_placement input_placement(ts_partitioner *p, const ts_value *v, int i)
@@ -104,7 +116,8 @@ static ts_placement input_placement(ts_partitioner *p, const ts_value *v, int i)
         at.use = without_fsdp(p->mesh, at.spec);
         at.param = true;
     } else {
-        at.spec = at.use = pin_of_input(p, v);
+        at.spec = at.use = ts__pinned_spec(p, v);
+        if (v->pin) check_batch(p, v);
     }
     return at;
 }
@@ -225,17 +238,21 @@ void ts__partition_share(ts_partitioner *p, ts_partition *out)
 {
     char text[80], sizes[300];
     out->unsplit = unsplit_share(p->g, p->mesh, p->rules);
+    if (out->unsplit <= p->o->tolerance) return;
     ts_mesh_text(p->mesh, text, sizeof text);
-    if (out->unsplit > p->o->tolerance) {
-        sizes_that_work(p, sizes, sizeof sizes);
-        ts__mistake(&p->b, TS_INVALID_ARGUMENT,
-                    "on the mesh %s each device would hold %.1f %% of the parameters beyond its share%s%s; "
-                    "sharding_tolerance=%.3g allows it%s%s",
-                    text, 100 * out->unsplit, p->fallback[0] ? ", because of " : "", p->fallback,
-                    out->unsplit * 1.01 + 0.0005, *sizes ? ", and these sizes avoid it: " : "", sizes);
-    } else if (p->lost && !p->o->quiet) {
-        ts_log(TS_LOG_WARNING,
-               "mesh %s: not all axes divide %s; those parts are held whole (%.1f %% of the parameters)",
-               text, p->fallback, 100 * out->unsplit);
-    }
+    sizes_that_work(p, sizes, sizeof sizes);
+    ts__mistake(&p->b, TS_INVALID_ARGUMENT,
+                "on the mesh %s each device would hold %.1f %% of the parameters beyond its share%s%s; "
+                "sharding_tolerance=%.3g allows it%s%s",
+                text, 100 * out->unsplit, p->fallback[0] ? ", because of " : "", p->fallback,
+                out->unsplit * 1.01 + 0.0005, *sizes ? ", and these sizes avoid it: " : "", sizes);
+}
+
+void ts__partition_warn(const ts_partitioner *p, const ts_partition *out)
+{
+    char text[80];
+    if (!p->lost || p->o->quiet) return;
+    ts_log(TS_LOG_WARNING,
+           "mesh %s: not all axes divide %s; those parts are held whole (%.1f %% of the parameters)",
+           ts_mesh_text(p->mesh, text, sizeof text), p->fallback, 100 * out->unsplit);
 }

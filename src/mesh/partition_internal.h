@@ -124,7 +124,10 @@ ts_placement *ts__placement(ts_partitioner *p, const ts_value *v);
 /* partition_inputs.c */
 void ts__partition_inputs(ts_partitioner *p, ts_partition *out); /* makes them, and what is wanted of gradients */
 void ts__partition_params(ts_partitioner *p);
-void ts__partition_share(ts_partitioner *p, ts_partition *out); /* refuses what stays whole, or warns of it */
+void ts__partition_share(ts_partitioner *p, ts_partition *out); /* refuses too much that stays whole */
+void ts__partition_warn(const ts_partitioner *p, const ts_partition *out); /* once, of all that did not divide */
+/* The layout that v's pin asks for (whole without one); what it cannot have is remembered for the warning. */
+ts_spec ts__pinned_spec(ts_partitioner *p, const ts_value *v);
 
 /* partition_repeat.c */
 ts_spec ts__spec_inner(const ts_spec *s); /* of one iteration: without the leading dimension */

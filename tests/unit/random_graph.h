@@ -64,6 +64,12 @@ static ts_value *any(maker *m, shape s)
     return m->pool[s][pick(m, 3) ? n - 1 - pick(m, n < 4 ? n : 4) : pick(m, n)];
 }
 
+/* One of the inputs as often as another. */
+static ts_value *weight(maker *m, shape s)
+{
+    return pick(m, 2) ? m->pool[s][pick(m, 2)] : any(m, s);
+}
+
 static void keep(maker *m, shape s, ts_value *v)
 {
     if (pick(m, 7) == 0 && v->node) pin(m, v);
@@ -137,7 +143,7 @@ static ts_value *shapes(maker *m)
     int64_t perm[3][3] = {{1, 0, 2}, {2, 0, 1}, {0, 2, 1}};
     ts_value *start = ts_reshape(
         b, ts_slice(b, ts_reshape(b, any(m, IDS), TS_DIMS({NULL, B * S})), 0, 5, 6), TS_SCALAR);
-    switch (pick(m, 10)) {
+    switch (pick(m, 11)) {
     case 0:
         return ts_concat(
             b, (ts_value *[]){ts_slice(b, x, axis, n - at, n), ts_slice(b, y, axis, 0, n - at)}, 2,
@@ -161,6 +167,11 @@ static ts_value *shapes(maker *m)
     }
     case 7: return ts_broadcast(b, any(m, NORM), DIMS(STREAM), TS_INTS(2));
     case 8: t = ts_slice(b, any(m, STREAMS), 0, 1, 2); return like(m, STREAM, t);
+    case 9: /* sums that bf16 rounds, exact before */
+        axis %= 2;
+        t = ts_reduce_sum(b, scaled(m, any(m, IDS), 97), TS_INTS(axis));
+        t = ts_convert(b, ts_convert(b, t, TS_BF16), TS_F32);
+        return scaled(m, ts_broadcast(b, t, DIMS(STREAM), TS_INTS(1 - axis)), 1 / 1024.);
     default:
         return ts_select(b,
                          ts_compare(b, TS_GE,
@@ -197,7 +208,7 @@ static ts_value *losses(maker *m) /* [B,S] → a stream */
     ts_value *lse, *x = ts_reshape(b, calm(m, any(m, STREAM)), TS_DIMS({NULL, B * S}, {NULL, E}));
     ts_value *labels = ts_reshape(b, any(m, IDS), TS_DIMS({NULL, B * S}));
     ts_value *loss =
-        ts_linear_xent(b, x, any(m, TABLE), labels, pick(m, 2) * 5.0, 4 + pick(m, 9), &lse);
+        ts_linear_xent(b, x, weight(m, TABLE), labels, pick(m, 2) * 5.0, 4 + pick(m, 9), &lse);
     if (pick(m, 3) == 0) loss = ts_add(b, loss, lse);
     return ts_broadcast(b, ts_reshape(b, loss, DIMS(IDS)), DIMS(STREAM), TS_INTS(0, 1));
 }
@@ -215,21 +226,22 @@ static ts_value *streams(maker *m)
     ts_dot_dims scores = {.n_batch = 1, .n_contract = 1, .x_contract = {2}, .y_contract = {2}};
     switch (pick(m, 10)) {
     case 0:
-    case 1: return product(m, x, 2, any(m, MATRIX), pick(m, 2), 0.25);
+    case 1: return product(m, x, 2, weight(m, MATRIX), pick(m, 2), 0.25);
     case 2:
-        return ts_add(b, y,
-                      product(m, ts_rms_norm(b, x, any(m, NORM), 0.1), 2, any(m, MATRIX), 0, 0.25));
+        return ts_add(
+            b, y,
+            product(m, ts_rms_norm(b, x, weight(m, NORM), 0.1), 2, weight(m, MATRIX), 0, 0.25));
     case 3:
         x = ts_dot(b, calm(m, x), calm(m, y), &scores, TS_F32);
         scores.y_contract[0] = 1;
         return scaled(m, ts_dot(b, calm(m, x), y, &scores, TS_F32), 0.25);
-    case 4: return ts_rms_norm(b, x, any(m, NORM), 0.1);
+    case 4: return ts_rms_norm(b, x, weight(m, NORM), 0.1);
     case 5: return attend(m, x, y, any(m, STREAM));
     case 6:
-    case 7: return ts_take(b, any(m, TABLE), any(m, IDS), pick(m, 3) - 1);
+    case 7: return ts_take(b, weight(m, TABLE), any(m, IDS), pick(m, 3) - 1);
     case 8: return losses(m);
     default: /* a slice of a stack of matrices */
-        w = ts_slice(b, any(m, MATRICES), 0, 2, 3);
+        w = ts_slice(b, weight(m, MATRICES), 0, 2, 3);
         return product(m, x, 2, like(m, MATRIX, w), 0, 0.25);
     }
 }
@@ -244,19 +256,20 @@ static void matrices(maker *m)
              scaled(m, ts_dot(b, any(m, STREAM), any(m, STREAM), &rows, TS_F32), 1 / 16.));
         break;
     case 1:
-        keep(m, MATRIX, product(m, any(m, MATRIX), pick(m, 2), any(m, MATRIX), pick(m, 2), 0.25));
+        keep(m, MATRIX,
+             product(m, weight(m, MATRIX), pick(m, 2), weight(m, MATRIX), pick(m, 2), 0.25));
         break;
-    case 2: keep(m, MATRIX, ts_transpose(b, any(m, MATRIX), TS_INTS(1, 0))); break;
+    case 2: keep(m, MATRIX, ts_transpose(b, weight(m, MATRIX), TS_INTS(1, 0))); break;
     case 3:
         keep(m, TABLE,
              ts_scatter_add(b, any(m, IDS), any(m, STREAM), (ts_dim){NULL, V}, pick(m, 3) - 1));
         break;
-    case 4: keep(m, TABLE, product(m, any(m, TABLE), 1, any(m, MATRIX), 0, 0.25)); break;
+    case 4: keep(m, TABLE, product(m, weight(m, TABLE), 1, weight(m, MATRIX), 0, 0.25)); break;
     case 5:
         keep(m, NORM, ts_reduce_sum(b, scaled(m, any(m, STREAM), 1 / 8.), TS_INTS(0, 1)));
         break;
     case 6:
-        keep(m, SCALAR, ts_reduce_sum(b, scaled(m, any(m, TABLE), 1 / 64.), TS_INTS(0, 1)));
+        keep(m, SCALAR, ts_reduce_sum(b, scaled(m, weight(m, TABLE), 1 / 64.), TS_INTS(0, 1)));
         break;
     case 7:
         keep(m, STREAMS, ts_broadcast(b, any(m, STREAM), DIMS(STREAMS), TS_INTS(1, 2, 3)));
@@ -289,8 +302,9 @@ static void integers(maker *m)
     case 8: t = like(m, IDS, ts_transpose(b, x, TS_INTS(1, 0))); break;
     case 9: t = ts_xor(b, ts_min(b, x, y), y); break;
     default:
-        t = ts_convert(
-            b, ts_random_bits(b, ts_constant(b, 7, TS_U32, TS_DIMS({NULL, 2})), DIMS(IDS)), TS_I32);
+        t = ts_random_bits(b, ts_constant(b, 7, TS_U32, TS_DIMS({NULL, 2})), DIMS(IDS));
+        if (pick(m, 2)) pin(m, t);
+        t = ts_convert(b, t, TS_I32);
         break;
     }
     keep(m, IDS, ts_and(b, t, ts_constant(b, 15, TS_I32, DIMS(IDS))));
@@ -302,8 +316,12 @@ static void steps(maker *m, int n);
 static ts_value *total(maker *m)
 {
     ts_builder *b = m->b;
-    ts_value *x = ts_reduce_sum(
-        b, calm(m, ts_mul(b, any(m, STREAM), m->pool[STREAM][m->n[STREAM] - 1])), TS_INTS(0, 1, 2));
+    ts_value *last = m->pool[STREAM][m->n[STREAM] - 1];
+    ts_value *x = ts_rms_norm(b, ts_add(b, last, any(m, STREAM)), weight(m, NORM), 0.1);
+    if (pick(m, 2)) x = ts_rms_norm(b, ts_add(b, x, last), weight(m, NORM), 0.1);
+    keep(m, STREAM, x);
+    x = pick(m, 2) ? losses(m) : ts_mul(b, x, calm(m, any(m, STREAM)));
+    x = ts_reduce_sum(b, calm(m, x), TS_INTS(0, 1, 2));
     x = ts_add(b, x, ts_reduce_sum(b, calm(m, any(m, MATRIX)), TS_INTS(0, 1)));
     return scaled(m, pick(m, 2) ? ts_add(b, x, calm(m, any(m, SCALAR))) : x, 0.25);
 }
@@ -418,7 +436,7 @@ static void inputs(maker *m, bool params)
                 parameter(m, s, name, out_in);
             else if (params && k == 0 && s == TABLE)
                 parameter(m, s, name, rows);
-            else if (params && k == 0 && s == NORM)
+            else if (params && s == NORM)
                 parameter(m, s, name, plain);
             else if (params && k == 0 && s == MATRICES)
                 parameter(m, s, "ws.{0..2:1}", stack);

@@ -5,6 +5,7 @@
  * layer needs is the table of docs/mesh.md, times L, and what stands outside the layers. Any collective beyond is a
  * mistake, and so is one that is missing.
  */
+#include "base/log.h"
 #include "mesh_help.h"
 
 #include "train/program.h"
@@ -367,6 +368,35 @@ static void repeatable(void **state)
     ts_graph_free(g);
 }
 
+static int warnings;
+
+static void count_warning(void *about, ts_log_level level, const char *line)
+{
+    warnings += level == TS_LOG_WARNING && strstr(line, about) != NULL;
+}
+
+/* Dimensions that do not divide are held whole, and one line says which; a batch is never one of them. */
+static void what_stays_whole_is_told(void **unused)
+{
+    (void)unused;
+    ts_program_options o = options(&model);
+    ts_mesh m = mesh_of(1, 2, 4, K, G);
+    ts_partition_options how = {.struct_size = sizeof how, .mesh = &m, .tolerance = 0.02};
+    ts_partition *p = NULL;
+    ts_error err = {0};
+    for (int odd = 0; odd < 2; odd++) {
+        o.sequence = odd ? S - 1 : S;
+        ts_graph *g = train_graph(&o);
+        warnings = 0;
+        ts_log_set_sink(count_warning, "sequence=15;");
+        assert_int_equal(ts_partition_new(g, &how, &p, &err), TS_OK);
+        ts_log_set_sink(NULL, NULL);
+        assert_int_equal(warnings, odd);
+        ts_partition_free(p);
+        ts_graph_free(g);
+    }
+}
+
 /* Whichever allocation fails, the answer is that memory is out; a sanitizer sees that nothing is left behind. */
 static void memory_fails(void **unused)
 {
@@ -407,6 +437,7 @@ int main(void)
         cmocka_unit_test(parameters_are_split),
         cmocka_unit_test(refusals),
         cmocka_unit_test(repeatable),
+        cmocka_unit_test(what_stays_whole_is_told),
         cmocka_unit_test(memory_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

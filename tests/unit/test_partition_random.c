@@ -36,6 +36,7 @@ static ts_mesh random_mesh(maker *m)
 static ts_axis_rules random_rules(maker *m)
 {
     ts_axis_rules r = ts_axis_rules_default;
+    if (pick(m, 2)) return r;
     for (int i = 0; i < r.n; i++) {
         if (pick(m, 3)) continue;
         int first = pick(m, 3), step = 1 + pick(m, 2);
@@ -197,6 +198,18 @@ static void report(uint64_t seed, const ts_mesh *mesh, const ts_graph *g, const 
              (unsigned long long)seed, mesh->devices, what, off, (unsigned long long)seed);
 }
 
+/* What is pinned lies as its pin says; what is free, or a parameter's conversion, lies as it likes. */
+static void check_pin(const ts_partition *p, const ts_axis_rules *rules, int i, uint64_t seed)
+{
+    const ts_value *v = p->global->top->result[i];
+    if (!v->pin || !v->node || p->global->output[i].replaces >= 0) return;
+    if (v->node->op == TS_OP_convert || v->node->op == TS_OP_broadcast || v->node->n_in == 0)
+        return;
+    const ts_spec pin = ts_partition_pin(p, rules, v);
+    if (!ts_spec_same(&pin, &p->out[i]))
+        report(seed, &p->mesh, p->global, p, p->global->output[i].name, 0);
+}
+
 static double one_graph(uint64_t seed)
 {
     maker m = {.state = seed * 77 + 1};
@@ -211,7 +224,7 @@ static double one_graph(uint64_t seed)
                               .tolerance = 1e9,
                               .whole_batch = true,
                               .quiet = true,
-                              .head_bytes = pick(&m, 3) ? 0 : 300,
+                              .head_bytes = pick(&m, 2) ? 0 : 300,
                               .widen_off = pick(&m, 4) == 0,
                               .stationary_off = pick(&m, 4) == 0};
     ts_partition *p = NULL;
@@ -240,6 +253,7 @@ static double one_graph(uint64_t seed)
         double off = distance(t, a, b);
         if (!(off <= TOLERANCE) && !(off <= 16 * sensitivity(&one, g, i, a, seed)))
             report(seed, &mesh, g, p, g->output[i].name, off);
+        check_pin(p, &rules, i, seed);
         if (off > worst) worst = off;
         ts_free(a);
         ts_free(b);
