@@ -57,14 +57,15 @@ static int64_t elements(const ts_value *v)
 
 /* ---- forward: uses, sources, what a kernel takes along --------------------------------------- */
 
-static void count_uses(const ts_region *r, ts_fuse_value *value)
+static void count_uses(const ts_region *r, int *order, ts_fuse_value *value)
 {
     for (const ts_node *n = r->first; n; n = n->next) {
+        for (int i = 0; i < n->n_out; i++) value[n->out[i]->id].order = ++*order;
         for (int i = 0; i < n->n_in; i++) {
             value[n->in[i]->id].uses++;
             value[n->in[i]->id].user = n;
         }
-        if (n->body) count_uses(n->body, value);
+        if (n->body) count_uses(n->body, order, value);
     }
     for (int i = 0; i < r->n_result; i++) {
         value[r->result[i]->id].uses++;
@@ -84,13 +85,16 @@ static int source_of(const ts_node *n, const ts_value *out, const ts_fuse_value 
     return source;
 }
 
-/* The value behind a kernel's result that is written in its place; NULL: none. */
+/* The value behind a kernel's result that is written in its place; NULL: none. Of several operands
+ * the one that is made last takes it along: the others are there by then. */
 static const ts_value *taken_along(const ts_value *v, const ts_fuse_value *value)
 {
     const ts_fuse_value *f = &value[v->id];
     const ts_node *n = f->uses == 1 ? f->user : NULL;
     if (!n || n->n_out != 1 || value[n->out[0]->id].kernel || elements(n->out[0]) != elements(v))
         return NULL;
+    for (int i = 0; i < n->n_in; i++)
+        if (value[n->in[i]->id].order > f->order) return NULL;
     ts_fuse_class c = ts__fuse_class(n);
     return c == TS_FUSE_ELEMENT || c == TS_FUSE_RENAME || n->op == TS_OP_convert ? n->out[0] : NULL;
 }
@@ -212,7 +216,8 @@ static void backward(const ts_graph *g, const ts_region *r, ts_fuse_value *value
 
 void ts__fuse(const ts_graph *g, ts_fuse_value *value)
 {
-    count_uses(g->top, value);
+    int order = 0;
+    count_uses(g->top, &order, value);
     forward(g->top, value);
     backward(g, g->top, value);
 }

@@ -23,6 +23,7 @@ typedef struct ts_fuse_value {
     bool memory;
     bool kernel; /* a kernel's result, or what the kernel took along: memory unless it goes straight
                     into a loop's stack or sum */
+    int order;   /* of its definition; 0: an argument */
     int uses;    /* operands and yields of its region that it is */
     const ts_node *user; /* the last such node; NULL: the region yields it */
     int root;            /* fused: into which memory it goes, an id; or FUSE_… */

@@ -69,8 +69,7 @@ static void test_in_place(void **state)
     assert_true(f.traffic == 3 * 16 * KIB);
 }
 
-/* A product takes the sum and the conversion behind it along; two products that meet are one buffer
- * more. */
+/* A product takes the sum and the conversion behind it along. */
 static void test_products(void **state)
 {
     (void)state;
@@ -81,12 +80,22 @@ static void test_products(void **state)
     assert_int_equal(f.temporary, 8 * KIB); /* y, bf16 */
     assert_true(f.flops == 2.0 * 64 * 64 * 64);
 
+    /* Of two products that meet the later one is written as their sum. */
     b = ts_builder_new("two");
     x = square(b, "x");
-    ts_output(b, "y", ts_add(b, product(b, x, x), product(b, ts_neg(b, x), x)), NULL);
+    ts_value *first = product(b, x, x), *minus = ts_neg(b, x);
+    ts_output(b, "y", ts_add(b, first, product(b, minus, x)), NULL);
     f = footprint_of(b, 0);
     assert_true(f.flops == 2 * 2.0 * 64 * 64 * 64);
-    assert_int_equal(f.temporary, 3 * 16 * KIB); /* −x as an operand, one product, their sum */
+    assert_int_equal(f.temporary, 3 * 16 * KIB); /* first, −x as an operand, y */
+
+    /* A sum of products over steps is one buffer and its next one, however many steps. */
+    b = ts_builder_new("steps");
+    x = square(b, "x");
+    ts_value *sum = product(b, x, x);
+    for (int i = 0; i < 8; i++) sum = ts_add(b, sum, product(b, ts_slice(b, x, 0, 0, 64), x));
+    ts_output(b, "y", sum, NULL);
+    assert_int_equal(footprint_of(b, 0).temporary, 2 * 16 * KIB);
 }
 
 /* carry ← carry·w, ten times; each old carry is kept. */
@@ -328,6 +337,17 @@ static void test_compiler(void **state)
          "per_device_batch_size=0.25 ici_tensor_parallelism=4 collective_matmul=plain remat_policy=minimal",
          "v6e:4x4", 11731681952},
         {LLAMA_8B "per_device_batch_size=1 collective_matmul=plain", "v6e:4x4", 10265206432},
+        {LLAMA_8B "per_device_batch_size=1 ici_tensor_parallelism=4 collective_matmul=plain",
+         "v6e:4x4", 10270815392},
+        {LLAMA_8B "per_device_batch_size=1 ici_tensor_parallelism=4 collective_matmul=plain "
+                  "remat_policy=minimal",
+         "v6e:4x4", 22165301920},
+        {"model_name=llama3-70b max_target_length=4096 per_device_batch_size=1 "
+         "ici_tensor_parallelism=16 collective_matmul=plain",
+         "v6e:16x16", 15398642336},
+        {"model_name=llama3.2-1b max_target_length=4096 per_device_batch_size=1 remat_policy=none "
+         "ici_tensor_parallelism=2 collective_matmul=plain",
+         "v5p:2x2x1", 10729751712},
         {"model_name=llama3-70b max_target_length=4096 per_device_batch_size=0.0625 "
          "ici_tensor_parallelism=16 collective_matmul=plain",
          "v6e:16x16", 5510353568},
