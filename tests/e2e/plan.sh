@@ -72,6 +72,16 @@ expect 0 plan base.yml $tiny --devices cpu:4 --json
 says_like out '"process_bytes": [1-9][0-9]+,'
 expect 0 plan base.yml $tiny shard_mode=auto engine=xla --devices v6e:2x2
 
+# ---- checkpoints are as long as was said --------------------------------------------------------------
+for frozen in '' 'frozen_parameters=[*embed_tokens*]'; do
+    run=saved${frozen:+_frozen}
+    train "$run" engine=cpu steps=1 checkpoint_period=1 $frozen
+    size=$(cat "$(run_folder "$run")"/checkpoints/1/*.safetensors | wc -c)
+    expect 0 plan base.yml $tiny engine=cpu $frozen --json
+    said=$(sed -n 's/.*"checkpoint_bytes": \([0-9]*\),.*/\1/p' "$out")
+    [ "$size" -ge "$said" ] && [ "$size" -le $((said + 16384)) ] || fail "$run: $size bytes of tensors, planned $said"
+done
+
 # ---- what cannot be --------------------------------------------------------------------------------
 for words in 'base.yml --devices v6e:3x3' 'base.yml --devices v7:4' 'base.yml --devices h100' 'base.yml --devices' \
     'base.yml compile_topology=v6e:4x4 --devices v6e:4x4' 'base.yml ici_tensor_parallelism=6 --devices v6e:4x4' \
