@@ -2,7 +2,7 @@
  *
  * The next step is the first that applies of slice, reduce_scatter, all_reduce, all_to_all, all_gather, and masking,
  * which makes a whole value a partial sum (zero but on index 0). An axis joins or leaves a dimension at its minor
- * end, so every step is one collective on contiguous pieces. The uses of one value in one scope share their steps.
+ * end, so every step is one collective on contiguous pieces. Uses of one value in one layout share it within a scope.
  */
 #include "mesh/partition_internal.h"
 

@@ -213,6 +213,20 @@ static ts_value *losses(maker *m) /* [B,S] → a stream */
     return ts_broadcast(b, ts_reshape(b, loss, DIMS(IDS)), DIMS(STREAM), TS_INTS(0, 1));
 }
 
+/* Tokens through the matrices of a stack as experts, and back. */
+static ts_value *experts(maker *m)
+{
+    ts_builder *b = m->b;
+    ts_value *x = ts_reshape(b, any(m, STREAM), TS_DIMS({NULL, B * S}, {NULL, E}));
+    ts_value *ids = ts_reshape(b, any(m, IDS), TS_DIMS({NULL, B * S}, {NULL, 1}));
+    ts_value *token, *assignment, *offsets;
+    ts_expert_rows(b, ts_and(b, ids, ts_scalar(b, 3, TS_I32)), N, &token, &assignment, &offsets);
+    ts_value *rows = ts_grouped_dot(b, ts_take(b, x, token, -1), weight(m, MATRICES), offsets);
+    if (pick(m, 2)) pin(m, rows);
+    rows = ts_scatter_add(b, token, rows, (ts_dim){NULL, B * S}, -1);
+    return ts_mul(b, like(m, STREAM, rows), ts_scalar(b, 0.25, TS_F32));
+}
+
 static ts_value *product(maker *m, ts_value *x, int xc, ts_value *y, int yc, double by)
 {
     ts_dot_dims d = {.n_contract = 1, .x_contract = {xc}, .y_contract = {yc}};
@@ -224,7 +238,7 @@ static ts_value *streams(maker *m)
     ts_builder *b = m->b;
     ts_value *x = any(m, STREAM), *y = any(m, STREAM), *w;
     ts_dot_dims scores = {.n_batch = 1, .n_contract = 1, .x_contract = {2}, .y_contract = {2}};
-    switch (pick(m, 10)) {
+    switch (pick(m, 11)) {
     case 0:
     case 1: return product(m, x, 2, weight(m, MATRIX), pick(m, 2), 0.25);
     case 2:
@@ -240,6 +254,7 @@ static ts_value *streams(maker *m)
     case 6:
     case 7: return ts_take(b, weight(m, TABLE), any(m, IDS), pick(m, 3) - 1);
     case 8: return losses(m);
+    case 9: return experts(m);
     default: /* a slice of a stack of matrices */
         w = ts_slice(b, weight(m, MATRICES), 0, 2, 3);
         return product(m, x, 2, like(m, MATRIX, w), 0, 0.25);
@@ -285,7 +300,7 @@ static void integers(maker *m)
     ts_builder *b = m->b;
     ts_value *x = any(m, IDS), *y = any(m, IDS), *t;
     int axis = pick(m, 2), n = (int)sizes[IDS][axis];
-    switch (pick(m, 11)) {
+    switch (pick(m, 12)) {
     case 0: t = ts_add(b, x, y); break;
     case 1: t = ts_mul(b, x, y); break;
     case 2: t = ts_sub(b, x, ts_iota(b, TS_I32, DIMS(IDS), axis)); break;
@@ -301,6 +316,7 @@ static void integers(maker *m)
     case 7: t = ts_select(b, ts_compare(b, TS_LT, x, y), x, ts_and(b, y, x)); break;
     case 8: t = like(m, IDS, ts_transpose(b, x, TS_INTS(1, 0))); break;
     case 9: t = ts_xor(b, ts_min(b, x, y), y); break;
+    case 10: ts_top_k(b, x, S, &y, &t); break;
     default:
         t = ts_random_bits(b, ts_constant(b, 7, TS_U32, TS_DIMS({NULL, 2})), DIMS(IDS));
         if (pick(m, 2)) pin(m, t);
