@@ -19,6 +19,7 @@ typedef struct block {
     int64_t bytes;
     int first, last;
     bool gradient, top, backward;
+    bool awaited; /* the backward half reads it */
 } block;
 
 typedef struct walk {
@@ -31,6 +32,7 @@ typedef struct walk {
     block *block;
     int n_block, now, visit;
     int64_t on_chip;
+    bool backward; /* what reads now */
     ts_footprint *out;
 } walk;
 
@@ -53,7 +55,7 @@ static int new_block(walk *w, const ts_value *v, const ts_region *home, int firs
                           .last = first,
                           .gradient = w->gradient[v->id],
                           .top = !home->owner,
-                          .backward = n && n->backward};
+                          .backward = n ? n->backward : home->owner && home->owner->backward};
     w->block_of[v->id] = k;
     return k;
 }
@@ -79,6 +81,7 @@ static void read(walk *w, const ts_value *v, int at, int64_t most, double runs)
         return;
     }
     if (k >= 0 && at > w->block[k].last) w->block[k].last = at;
+    if (k >= 0 && w->backward) w->block[k].awaited = true;
     if (k >= 0 || !v->node) {
         move(w, k, (double)most * (double)ts_dtype_bytes(v->type.dtype), runs);
         return;
@@ -158,6 +161,7 @@ static void walk_repeat(walk *w, const ts_node *n, double runs)
  * is made. */
 static void read_yields(walk *w, const ts_region *r, double runs)
 {
+    w->backward = r->owner && r->owner->backward;
     for (int i = 0; i < r->n_result; i++) {
         const ts_value *v = r->result[i];
         bool written =
@@ -177,6 +181,7 @@ static void walk_node(walk *w, const ts_node *n, double runs)
         writes = writes || w->value[n->out[i]->id].memory;
     }
     if (n->op == TS_OP_dot) w->out->flops += runs * dot_flops(n);
+    w->backward = n->backward;
     if (n->body) {
         walk_repeat(w, n, runs);
         return;
@@ -206,6 +211,7 @@ static void mark_gradient(walk *w, const ts_value *v)
     const ts_node *n = v->node;
     if (w->gradient[v->id]) return;
     w->gradient[v->id] = true;
+    if (n && n->body) mark_gradient(w, n->body->result[v->index]);
     if (!n || n->body || n->op == TS_OP_dot) return;
     ts_fuse_class c = ts__fuse_class(n);
     bool moves = c == TS_FUSE_RENAME || n->op == TS_OP_convert || n->op == TS_OP_add ||
@@ -245,7 +251,7 @@ static void find_gradients(walk *w)
 
 static bool is_kept(const block *b)
 {
-    return b->value && b->top && !b->backward && !b->gradient;
+    return b->awaited && !b->backward && !b->gradient;
 }
 
 /* What lives at each place, from where blocks begin and end. */

@@ -9,8 +9,9 @@
  * Sources: cloud.google.com/tpu/docs, pages v5e, v5p, v6e and tpu7x, for peak operations, HBM
  * bandwidth and the chip's interconnect bandwidth (4 links a chip in two dimensions, 6 in three,
  * both directions counted: v5e 400, v5p 1200, v6e 800, tpu7x 1200 GB/s) and for when a slice's
- * dimension closes to a ring; jax-ml.github.io/scaling-book, chapter "TPUs", for on-chip memory;
- * NVIDIA's data sheets of H100, H200 and DGX B200. f32 products on TPUs are six bf16 passes.
+ * dimension closes to a ring; jax-ml.github.io/scaling-book, chapter "TPUs", for on-chip memory, of
+ * which, as of a GPU's L2, half is taken to hold values; NVIDIA's data sheets of H100, H200 and DGX
+ * B200. f32 products on TPUs are six bf16 passes.
  */
 #include <sched.h>
 #include <stdio.h>

@@ -281,6 +281,19 @@ static void test_policies(void **state)
     /* The stream of 32 layers, a quarter of 4,096 rows of 4,096 in bf16. */
     assert_true(report.policy[0].activations > 32 * 1024 * 4096 * 2);
     assert_true(wire_bytes("tensor", "reduce_scatter") > 0);
+    /* Micro-batches and unrolled layers change what is where, not what waits. */
+    static const char *const more[] = {"", "gradient_accumulation_steps=4", "scan_layers=false"};
+    int64_t waits[3], gradients[3];
+    for (int i = 0; i < 3; i++) {
+        char text[300];
+        snprintf(text, sizeof text, "%s per_device_batch_size=1 remat_policy=none %s", LLAMA_8B,
+                 more[i]);
+        plan(text, "v5p:2x2x2");
+        waits[i] = report.policy[2].activations;
+        gradients[i] = report.per_device.gradients;
+    }
+    assert_true(waits[0] == waits[1] && waits[0] == waits[2]);
+    assert_true(gradients[1] >= gradients[0]); /* the sum, and what is added to it */
 }
 
 /* A frozen table has no moments, and four bytes in a checkpoint. */
