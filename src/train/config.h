@@ -45,7 +45,7 @@ struct ts_config {
     int64_t kv_heads[8], group[8];
     ts_mesh mesh;          /* of devices, by ici_*_parallelism */
     ts_axis_rules rules;   /* logical_axis_rules over the defaults */
-    bool ring;             /* collective_matmul, resolved: auto is ring on a torus and with plugin=tpu */
+    bool ring;             /* collective_matmul, resolved: auto is plain */
     bool shard_auto;       /* shard_mode=auto: XLA partitions */
     int64_t micro_rows; /* rows of one micro-batch on all devices */
     int64_t batch_rows; /* rows of one optimizer step: micro_rows · accumulation */

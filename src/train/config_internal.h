@@ -89,7 +89,7 @@ typedef struct ts_loading {
     ts_layer from[TS_KEYS]; /* whose value is in c; TS_LAYER_NONE: the default */
     bool bad[TS_KEYS];      /* reported; checks that involve it stay silent */
     bool virtual_devices;   /* as many as cpu_devices says */
-    bool cpu, tpu;          /* what would run here: the cpu engine, a TPU */
+    bool cpu;               /* the cpu engine would run here */
     bool layered;           /* the file lies over the preset, not under it */
     const char *folder;     /* of the configuration file; NULL when it is embedded */
     ts_problem *first, **last;

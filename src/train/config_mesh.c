@@ -343,9 +343,8 @@ static void place(ts_loading *l, bool devices_known)
     bool meshed = devices_known && resolve_mesh(l, inferred);
     if (!meshed) c->mesh = (ts_mesh){.devices = 1, .user = {1, 1, 1}};
     resolve_batch(l, meshed && !(c->devices_assumed && inferred >= 0));
-    c->ring =
-        strcmp(c->collective_matmul, "ring") == 0 ||
-        (strcmp(c->collective_matmul, "auto") == 0 && (c->n_torus > 0 || l->tpu) && !c->shard_auto);
+    /* auto is plain: a ring's partial sums go through memory, more of it than the wire that they hide (docs/mesh.md). */
+    c->ring = strcmp(c->collective_matmul, "ring") == 0;
 }
 
 /* False: a key that says it was reported. */
@@ -355,7 +354,6 @@ static bool find_devices(ts_loading *l)
     ts_engine_choice choice = {.engine = "cpu"};
     bool chosen_engine = !l->bad[TS_K_engine] && !l->bad[TS_K_plugin];
     if (chosen_engine) ts__choose_engine(c, "", &choice);
-    l->tpu = choice.plugin && strcmp(choice.plugin, "tpu") == 0;
     l->cpu = chosen_engine && strcmp(choice.engine, "cpu") == 0;
     if (*c->compile_topology && !l->bad[TS_K_compile_topology]) {
         ts_topology t;

@@ -310,11 +310,11 @@ static void modes(void **state)
     } row[] = {
         {{CPU16}, false, false},
         {{CPU16, "collective_matmul=ring"}, true, false},
-        {{"compile_topology=v6e:4x4"}, true, false},
-        {{"compile_topology=v6e:4x4", "collective_matmul=plain"}, false, false},
+        {{"compile_topology=v6e:4x4"}, false, false},
+        {{"compile_topology=v6e:4x4", "collective_matmul=ring"}, true, false},
         {{"compile_topology=cpu:4"}, false, false},
         {{"compile_topology=v6e:4x4", "shard_mode=auto"}, false, true},
-        {{"engine=xla", "plugin=tpu"}, true, false},
+        {{"engine=xla", "plugin=tpu"}, false, false},
         {{"engine=xla", "plugin=cuda"}, false, false},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -336,7 +336,7 @@ static void placed_again(void **state)
     static const int64_t torus[] = {4, 4};
     ts_error err = {0};
     ts_config *c =
-        LOAD("engine=xla", "plugin=tpu", TENSOR "=4", ROWS "=0.25", "collective_matmul=auto");
+        LOAD("engine=xla", "plugin=tpu", TENSOR "=4", ROWS "=0.25", "collective_matmul=ring");
     assert_true(c->devices_assumed);
     ts_config copy = *c;
     assert_int_equal(ts__config_place(&copy, 16, torus, 2, &err), TS_OK);
