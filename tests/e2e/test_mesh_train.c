@@ -156,6 +156,12 @@ static bool has_plugin(void)
     return false;
 }
 
+/* Not a second time, where XLA's compiler is most of the time. */
+static bool in_full(void)
+{
+    return has_plugin() && !test_is_slow();
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static char *shard(const char *run, int step, size_t *n)
@@ -257,7 +263,7 @@ static void replicas_stay_equal(void **state)
 {
     char words[] = "enable_checkpointing=false";
     (void)state;
-    for (int xla = 0; xla < (has_plugin() ? 2 : 1); xla++) {
+    for (int xla = 0; xla < (in_full() ? 2 : 1); xla++) {
         char text[3000];
         ts_error err = {0};
         ts_train_hooks hooks;
@@ -281,7 +287,7 @@ static void xla_on_meshes_too(void **state)
     static const int which[] = {3, 4};
     (void)state;
     if (!has_plugin()) skip();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (in_full() ? 2 : 1); i++) {
         const mesh *m = &meshes[which[i]];
         char words[700], name[64];
         snprintf(name, sizeof name, "xla-%s", m->name);
@@ -309,7 +315,7 @@ static void other_ways_to_partition(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char words[300];
-        if (ways[i].xla && !has_plugin()) continue;
+        if (ways[i].xla && !in_full()) continue;
         snprintf(words, sizeof words, "enable_checkpointing=false %s", ways[i].words);
         const losses l = run(ways[i].name, &meshes[3], words);
         printf("%-16s at most %.1e from one device of the cpu engine\n", ways[i].name,
@@ -348,7 +354,7 @@ static void golden_outputs_on_four_devices(void **state)
     static const char *const models[] = {"tiny-llama3", "tiny-llama31"};
     static const char *const engines[] = {"engine=cpu", XLA};
     (void)state;
-    for (int e = 0; e < (has_plugin() ? 2 : 1); e++)
+    for (int e = 0; e < (in_full() ? 2 : 1); e++)
         for (int i = 0; i < 2; i++) {
             char words[300];
             ts_parity_report r = {0};
