@@ -343,7 +343,7 @@ static void place(ts_loading *l, bool devices_known)
     bool meshed = devices_known && resolve_mesh(l, inferred);
     if (!meshed) c->mesh = (ts_mesh){.devices = 1, .user = {1, 1, 1}};
     resolve_batch(l, meshed && !(c->devices_assumed && inferred >= 0));
-    /* auto is plain: a ring's partial sums go through memory, more of it than the wire that they hide (docs/mesh.md). */
+    /* auto is plain: a ring's sums cost more memory traffic than the wire that they hide (docs/mesh.md). */
     c->ring = strcmp(c->collective_matmul, "ring") == 0;
 }
 
