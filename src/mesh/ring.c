@@ -5,6 +5,12 @@
  * the same operand share a ring (q, k, v; gate, up): their pieces travel side by side and the operand's slice is taken
  * once; so do scatters of products that slice the same operand. What else reads a gather keeps it whole, and plain.
  *
+ * Replicas stay equal bit by bit. A gather's ring has another order on every device: of additions where the gathered
+ * dimension is contracted, of products everywhere. So there is one only where the other operand varies along its axis
+ * (vary.c): there the product differs between the devices anyway, and no layout calls it replicated. A scatter's ring
+ * needs no such care. A piece's sum has one order, that of the device it goes to, and that device alone keeps the piece;
+ * replicas over another axis stand at the same place of this one, and a copy made later is gathered from that one sum.
+ *
  * Runs on a partitioned graph; a graph without candidates stays as it is. Forward and backward never share.
  * Not here: how a ring is written (ring_emit.c), where collectives come from (partition.c).
  */
@@ -153,7 +159,16 @@ static bool claimed(const plan *p, const ts_node *dot)
     return false;
 }
 
-/* Appends the uses of a gather; none where one of them is no product or is claimed already. */
+/* Does the product of a gather with this operand differ between the devices that gather? */
+static bool differs(const ts_ring *r, const ts_node *gather, const ts_value *other)
+{
+    for (int i = 0; i < r->graph->n_axis; i++)
+        if (strcmp(r->graph->axis[i].name, gather->attr.collective.axis) == 0)
+            return r->vary[other->id] >> i & 1;
+    return false;
+}
+
+/* Appends the uses of a gather; none where one of them is no product, is claimed already or is the same everywhere. */
 static ts_status add_uses(ts_ring *r, ts_ring_gather *g, plan *p, ts_error *err)
 {
     uses *u = &p->uses;
@@ -168,7 +183,7 @@ static ts_status add_uses(ts_ring *r, ts_ring_gather *g, plan *p, ts_error *err)
                 side = i;
             }
         if (!times) continue;
-        if (n->op != TS_OP_dot || times > 1 || claimed(p, n)) {
+        if (n->op != TS_OP_dot || times > 1 || claimed(p, n) || !differs(r, g->gather, n->in[1 - side])) {
             u->n = before;
             return TS_OK;
         }
@@ -363,11 +378,12 @@ static ts_status rewrite(ts_ring *r, ts_region *region, ts_error *err)
     return status;
 }
 
-ts_status ts_ring_rewrite(ts_graph *g, uint16_t axes, ts_error *err)
+ts_status ts_ring_rewrite(ts_graph *g, const ts_spec *in, uint16_t axes, ts_error *err)
 {
     ts_ring r = {.graph = g, .axes = axes, .arena = ts_arena_new()};
     if (!r.arena) return memory_out(&r, err);
-    ts_status status = rewrite(&r, g->top, err);
+    r.vary = ts__vary(g, in, r.arena);
+    ts_status status = r.vary ? rewrite(&r, g->top, err) : memory_out(&r, err);
     ts_arena_free(r.arena);
     if (status != TS_OK || !r.changed) return status;
     TS_TRY(ts_graph_dce(g, err));

@@ -1,8 +1,10 @@
-/* mesh/ring_internal.h – what the two halves of the ring rewrite share: ring.c finds, ring_emit.c writes. */
+/* mesh/ring_internal.h – what the parts of the ring rewrite share: vary.c and ring.c find, ring_emit.c
+ * writes. */
 #ifndef TS_RING_INTERNAL_H
 #define TS_RING_INTERNAL_H
 
 #include "ir/builder.h"
+#include "mesh/mesh.h"
 
 enum {
     TS_RING_MAX = 16,   /* devices on an axis: the steps are unrolled */
@@ -48,6 +50,7 @@ typedef struct ts_ring_start {
 typedef struct ts_ring {
     ts_graph *graph;
     uint16_t axes;
+    const uint16_t *vary; /* ts__vary of the graph as it was */
     ts_arena *arena; /* the pass's own */
     ts_region *region;
     ts_ring_start *start;
@@ -57,6 +60,9 @@ typedef struct ts_ring {
     bool changed;
 } ts_ring;
 
+/* By value id: the axes along which devices may hold different bits. in: how the inputs lie, NULL: all differ.
+ * NULL when memory is out. */
+const uint16_t *ts__vary(const ts_graph *g, const ts_spec *in, ts_arena *arena);
 /* The gathers' pieces travel, and the uses' products are made of them, all before `at`; uses of gathers that
  * travelled already (n_gather 0) take the pieces they left. The uses' dots are replaced and removed. */
 TS_MUST_CHECK ts_status ts__ring_gather(ts_ring *r, ts_node *at, ts_ring_gather *const *gather,

@@ -32,7 +32,8 @@ ts_status ts_place(const ts_config *c, const ts_graph *global, ts_place_how how,
     out->automatic = c->shard_auto;
     if (c->shard_auto) return ts_partition_pins(global, &o, &out->partition, err);
     ts_status status = ts_partition_new(global, &o, &out->partition, err);
-    if (status == TS_OK && c->ring) status = ts_ring_rewrite(out->partition->graph, 0, err);
+    if (status == TS_OK && c->ring)
+        status = ts_ring_rewrite(out->partition->graph, out->partition->in, 0, err);
     if (status == TS_OK)
         out->graph = out->partition->graph;
     else

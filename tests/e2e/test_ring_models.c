@@ -133,7 +133,7 @@ static void compare(const char *engine, const ts_graph *g, const mesh_case *c, d
     for (int all = 0; all < 2; all++) {
         ts_graph *ring = NULL;
         if (ts_graph_clone(p->graph, &ring, &err) != TS_OK) fail_msg("%s", err.msg);
-        if (ts_ring_rewrite(ring, all ? 0 : fsdp, &err) != TS_OK) fail_msg("%s", err.msg);
+        if (ts_ring_rewrite(ring, p->in, all ? 0 : fsdp, &err) != TS_OK) fail_msg("%s", err.msg);
         /* No weight's ring is given up for an activation's. */
         assert_true(permutes(ring->top) > 0 && permutes(ring->top) >= over_fsdp);
         if (!all) over_fsdp = permutes(ring->top);

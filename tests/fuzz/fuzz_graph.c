@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     ts_free(second);
     check_writer(again);
     check_passes(again);
-    TS_ASSERT(ts_ring_rewrite(g, 0, &err) == TS_OK); /* verifies what it leaves */
+    TS_ASSERT(ts_ring_rewrite(g, NULL, 0, &err) == TS_OK); /* verifies what it leaves */
     ts_graph_free(again);
     ts_graph_free(g);
     return 0;

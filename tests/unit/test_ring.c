@@ -336,7 +336,7 @@ static void check(ts_engine *e, const form *f, int n, int tensor, ts_dtype d, bo
     int64_t of_device, again;
     ts_graph *plain = program(f, n, tensor, d, repeated), *ring = NULL;
     OK(ts_graph_clone(plain, &ring, &err));
-    OK(ts_ring_rewrite(ring, 1, &err));
+    OK(ts_ring_rewrite(ring, NULL, 1, &err));
     OK(ts_graph_verify(ring, &err));
     ts_graph_free(round_trip(ring, __LINE__));
     int gathers = count_op(plain->top, TS_OP_all_gather) - count_op(ring->top, TS_OP_all_gather),
@@ -420,6 +420,12 @@ static const char *const left_alone[] = {
          "  out \"y\" %3\n}\n",
     /* another axis than was named */
     HEAD "  %2 = all_gather(%1)" OVER("tensor", "2", "1") "f32[5,8]\n  %3 = " DOT "  out \"y\" %3\n}\n",
+    /* the same product on every device: both operands gathered, through a barrier that varying values pass, too */
+    "graph \"alone\" mesh(fsdp=2, tensor=2) {\n  in %0 \"x\" f32[3,4]\n  in %1 \"w\" f32[5,4]\n"
+    "  %2 = all_gather(%0)" OVER("fsdp", "2", "1") "f32[3,8]\n  %3, %4 = barrier(%2, %0) : f32[3,8], f32[3,4]\n"
+    "  %5 = all_gather(%1)" OVER("fsdp", "2", "1") "f32[5,8]\n"
+    "  %6 = dot(%3, %5) x_batch=[] y_batch=[] x_contract=[1] y_contract=[1] dtype=f32 : f32[3,5]\n"
+    "  out \"y\" %6\n  out \"x\" %4\n}\n",
     /* the product that is scattered is read too */
     "graph \"alone\" mesh(fsdp=2, tensor=2) {\n  in %0 \"x\" f32[3,8]\n  in %1 \"w\" f32[3,4]\n"
     "  %2 = dot(%0, %1) x_batch=[] y_batch=[] x_contract=[0] y_contract=[0] dtype=f32 : f32[8,4]\n"
@@ -433,7 +439,7 @@ static void test_left_alone(void **state)
         ts_graph *g = NULL;
         OK(ts_graph_parse(left_alone[i], strlen(left_alone[i]), &g, &err));
         char *before = text_of(g);
-        OK(ts_ring_rewrite(g, 1, &err));
+        OK(ts_ring_rewrite(g, NULL, 1, &err));
         char *after = text_of(g);
         assert_string_equal(before, after);
         ts_free(before);
@@ -448,7 +454,7 @@ static void test_sharing(void **state)
 {
     (void)state;
     ts_graph *g = program(&forms[5], 4, 2, TS_BF16, false);
-    OK(ts_ring_rewrite(g, 1, &err));
+    OK(ts_ring_rewrite(g, NULL, 1, &err));
     int permutes = 0, slices = 0;
     const ts_node *n = g->top->first;
     for (; n->op != TS_OP_dot; n = n->next) {
@@ -469,7 +475,7 @@ static void test_memory(void **state)
         ts_graph *g = program(&forms[5], 4, 2, TS_BF16, true);
         ts_error err = {0};
         ts_alloc_fail_at(n);
-        ts_status status = ts_ring_rewrite(g, 0, &err);
+        ts_status status = ts_ring_rewrite(g, NULL, 0, &err);
         ts_alloc_fail_at(0);
         failed = status != TS_OK;
         if (failed) assert_int_equal(status, TS_RESOURCE_EXHAUSTED);
