@@ -39,8 +39,8 @@ TS_MUST_CHECK ts_status ts_partition_pins(const ts_graph *g, const ts_partition_
 ts_spec ts_partition_pin(const ts_partition *p, const ts_axis_rules *rules, const ts_value *v);
 
 /* collective_matmul=ring: gathers before a product and scatters after one become rings of collective_permute, in place.
- * What is replicated stays so bit by bit, by the inputs' layouts (in: ts_partition.in); NULL: every device has inputs of
- * its own. Names only these axes (a bit an axis of g); 0: all. */
+ * What is replicated stays so bit by bit, by the inputs' layouts (in: ts_partition.in); NULL: every device has inputs
+ * of its own. Names only these axes (a bit an axis of g); 0: all. */
 TS_MUST_CHECK ts_status ts_ring_rewrite(ts_graph *g, const ts_spec *in, uint16_t axes, ts_error *err);
 
 /* ---- what a partitioned graph asks for ------------------------------------------------------- */

@@ -5,11 +5,13 @@
  * the same operand share a ring (q, k, v; gate, up): their pieces travel side by side and the operand's slice is taken
  * once; so do scatters of products that slice the same operand. What else reads a gather keeps it whole, and plain.
  *
- * Replicas stay equal bit by bit. A gather's ring has another order on every device: of additions where the gathered
- * dimension is contracted, of products everywhere. So there is one only where the other operand varies along its axis
- * (vary.c): there the product differs between the devices anyway, and no layout calls it replicated. A scatter's ring
- * needs no such care. A piece's sum has one order, that of the device it goes to, and that device alone keeps the piece;
- * replicas over another axis stand at the same place of this one, and a copy made later is gathered from that one sum.
+ * Replicas stay equal bit by bit. A gather's ring has another order on every device: of additions
+ * where the gathered dimension is contracted, of products everywhere. So there is one only where
+ * the other operand varies along its axis (vary.c): there the product differs between the devices
+ * anyway, and no layout calls it replicated. A scatter's ring needs no such care. A piece's sum
+ * has one order, that of the device it goes to, and that device alone keeps the piece; replicas
+ * over another axis stand at the same place of this one, and a copy made later is gathered from
+ * that one sum.
  *
  * Runs on a partitioned graph; a graph without candidates stays as it is. Forward and backward never share.
  * Not here: how a ring is written (ring_emit.c), where collectives come from (partition.c).

@@ -1,9 +1,9 @@
 /* test_partition_random.c – random global graphs (random_graph.h) on random meshes give what one device gives.
  *
- * Half of the graphs have parameters and rules, half lay inputs at random, partial sums among them. Integers must be
- * equal, floats within TOLERANCE of the largest of the output, or within what changing the inputs in their last bits
- * does (some graphs amplify), and replicas bit by bit. An allocation fails at random, too. One graph in four is run once
- * more with rings.
+ * Half of the graphs have parameters and rules, half lay inputs at random, partial sums among
+ * them. Integers must be equal, floats within TOLERANCE of the largest of the output, or within
+ * what changing the inputs in their last bits does (some graphs amplify), and replicas bit by
+ * bit. An allocation fails at random, too. One graph in four is run once more with rings.
  *
  * TESSERA_DRAWS sets how many graphs there are, TESSERA_SEED runs one. A failure says the seed and the mesh, and with
  * TESSERA_SEED prints both graphs.
