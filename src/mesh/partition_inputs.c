@@ -4,6 +4,7 @@
  * is wanted, whether an optimizer takes it or an output shows it, down into the loops that sum it. What does not divide
  * is held whole: of a batch that is an error, of parameters beyond the tolerance, with the sizes that avoid it.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -216,13 +217,15 @@ static double unsplit_share(const ts_graph *g, const ts_mesh *m, const ts_axis_r
     return all > 0 && beyond > 0 ? beyond / all : 0;
 }
 
-/* "ici_fsdp_parallelism=4 ici_tensor_parallelism=1, …": sizes for as many devices that hold little enough. */
+/* "ici_fsdp_parallelism=4 ici_tensor_parallelism=1 or …": at most two pairs of sizes for as many devices that hold
+ * little enough, those with the largest tensor. */
 static void sizes_that_work(const ts_partitioner *p, char *text, size_t n)
 {
     int64_t both = p->mesh->user[TS_AXIS_FSDP] * p->mesh->user[TS_AXIS_TENSOR];
     size_t at = 0;
+    int found = 0;
     text[0] = '\0';
-    for (int64_t t = both; t >= 1 && at < n; t--) {
+    for (int64_t t = both; t >= 1 && found < 2; t--) {
         ts_mesh_options o = p->mesh->from;
         ts_mesh m;
         if (both % t) continue;
@@ -230,8 +233,9 @@ static void sizes_that_work(const ts_partitioner *p, char *text, size_t n)
         o.user[TS_AXIS_TENSOR] = t;
         if (ts_mesh_make(&o, &m, NULL) != TS_OK || unsplit_share(p->g, &m, p->rules) > p->o->tolerance) continue;
         at += (size_t)snprintf(text + at, n - at, "%sici_fsdp_parallelism=%lld ici_tensor_parallelism=%lld",
-                               at ? ", " : "", (long long)(both / t), (long long)t);
+                               found++ ? " or " : "; ", (long long)(both / t), (long long)t);
     }
+    if (found) snprintf(text + at, n - at, " avoids it");
 }
 
 void ts__partition_share(ts_partitioner *p, ts_partition *out)
@@ -243,9 +247,9 @@ void ts__partition_share(ts_partitioner *p, ts_partition *out)
     sizes_that_work(p, sizes, sizeof sizes);
     ts__mistake(&p->b, TS_INVALID_ARGUMENT,
                 "on the mesh %s each device would hold %.1f %% of the parameters beyond its share%s%s; "
-                "sharding_tolerance=%.3g allows it%s%s",
+                "sharding_tolerance=%.3g allows it%s",
                 text, 100 * out->unsplit, p->fallback[0] ? ", because of " : "", p->fallback,
-                out->unsplit * 1.01 + 0.0005, *sizes ? ", and these sizes avoid it: " : "", sizes);
+                fmin(1, out->unsplit * 1.01 + 0.0005), sizes);
 }
 
 void ts__partition_warn(const ts_partitioner *p, const ts_partition *out)
