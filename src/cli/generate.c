@@ -23,7 +23,8 @@ static const char help[] =
     "  --print-ids    prompt and new ids, comma-separated, instead of text\n"
     "  --no-stop      go on after the end token\n"
     "  --json         {\"prompt_ids\", \"ids\", \"text\"}\n"
-    "  key=value      engine, plugin, threads, dtype (float32 here unless set)\n\n"
+    "  key=value      engine, plugin, threads, dtype (float32 here unless set); a mesh (cpu_devices,\n"
+    "                 ici_*_parallelism)\n\n"
     "example:\n  tessera generate --model maxtext_output/first --prompt 'It was ' --max-new 200 --temperature 0.8\n\n"
     "exit codes: 0 done, 1 failed, 2 usage or configuration, 3 unusable file, 4 no device or plugin\n";
 

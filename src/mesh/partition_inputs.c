@@ -51,18 +51,25 @@ static bool asks(const ts_partitioner *p, const char *name, uint16_t axes)
     return false;
 }
 
-/* Remembers for people which dimensions did not take the axes that their rules ask for. */
-static void note_lost(ts_partitioner *p, const char *const *name, const ts_type *t, uint16_t lost)
+/* Adds to the list for people, of size bytes, the dimensions that did not take the axes that their rules ask for. */
+static void note_lost(const ts_partitioner *p, const char *const *name, const ts_type *t, uint16_t lost, char *list,
+                      size_t size)
 {
-    p->lost |= lost;
     for (int d = 0; d < t->rank; d++) {
         char text[60];
-        size_t at = strlen(p->fallback);
+        size_t at = strlen(list);
         if (!asks(p, name[d], lost)) continue;
         snprintf(text, sizeof text, "%s%.24s=%lld", at ? ", " : "", name[d], (long long)t->dim[d].size);
-        if (!strstr(p->fallback, at ? text + 2 : text) && at + strlen(text) < sizeof p->fallback)
-            memcpy(p->fallback + at, text, strlen(text) + 1);
+        if (!strstr(list, at ? text + 2 : text) && at + strlen(text) < size)
+            memcpy(list + at, text, strlen(text) + 1);
     }
+}
+
+/* The same for the warning. */
+static void remember_lost(ts_partitioner *p, const char *const *name, const ts_type *t, uint16_t lost)
+{
+    p->lost |= lost;
+    note_lost(p, name, t, lost, p->fallback, sizeof p->fallback);
 }
 
 ts_spec ts__pinned_spec(ts_partitioner *p, const ts_value *v)
@@ -70,7 +77,7 @@ ts_spec ts__pinned_spec(ts_partitioner *p, const ts_value *v)
     uint16_t lost = 0;
     if (!v->pin) return ts_spec_whole(v->type.rank);
     ts_spec s = ts_rules_spec(p->mesh, p->rules, v->pin->name, &v->type, &lost);
-    if (lost) note_lost(p, v->pin->name, &v->type, lost);
+    if (lost) remember_lost(p, v->pin->name, &v->type, lost);
     return s;
 }
 
@@ -79,7 +86,7 @@ static ts_spec param_store(ts_partitioner *p, const ts_param_info *q, uint16_t *
     const char *name[TS_MAX_RANK] = {0};
     param_names(q, name);
     ts_spec s = ts_rules_spec(p->mesh, p->rules, name, &q->value->type, lost);
-    if (*lost) note_lost(p, name, &q->value->type, *lost);
+    if (*lost) remember_lost(p, name, &q->value->type, *lost);
     return s;
 }
 
@@ -238,17 +245,32 @@ static void sizes_that_work(const ts_partitioner *p, char *text, size_t n)
     if (found) snprintf(text + at, n - at, " avoids it");
 }
 
+/* Which sizes of parameters do not divide; those of rows and positions are no reason. */
+static void sizes_to_blame(const ts_partitioner *p, char *text, size_t n)
+{
+    text[0] = '\0';
+    for (int i = 0; i < p->g->n_param; i++) {
+        const ts_param_info *q = &p->g->param[i];
+        const char *name[TS_MAX_RANK] = {0};
+        uint16_t lost = 0;
+        param_names(q, name);
+        ts_rules_spec(p->mesh, p->rules, name, &q->value->type, &lost);
+        if (lost) note_lost(p, name, &q->value->type, lost, text, n);
+    }
+}
+
 void ts__partition_share(ts_partitioner *p, ts_partition *out)
 {
-    char text[80], sizes[300];
+    char text[80], sizes[300], blame[sizeof p->fallback];
     out->unsplit = unsplit_share(p->g, p->mesh, p->rules);
     if (out->unsplit <= p->o->tolerance) return;
     ts_mesh_text(p->mesh, text, sizeof text);
     sizes_that_work(p, sizes, sizeof sizes);
+    sizes_to_blame(p, blame, sizeof blame);
     ts__mistake(&p->b, TS_INVALID_ARGUMENT,
                 "on the mesh %s each device would hold %.1f %% of the parameters beyond its share%s%s; "
                 "sharding_tolerance=%.3g allows it%s",
-                text, 100 * out->unsplit, p->fallback[0] ? ", because of " : "", p->fallback,
+                text, 100 * out->unsplit, blame[0] ? ", because of " : "", blame,
                 fmin(1, out->unsplit * 1.01 + 0.0005), sizes);
 }
 

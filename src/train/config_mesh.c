@@ -17,7 +17,8 @@
 #include "train/choose.h"
 #include "xla/topology.h"
 
-enum { MAX_CPU_DEVICES = 4096, MAX_MESH = 1 << 20 };
+/* XLA's cpu plugin takes device 2048 for one of another process, and has no collectives between processes. */
+enum { MAX_CPU_DEVICES = 4096, MAX_XLA_CPU_DEVICES = 2048, MAX_MESH = 1 << 20 };
 
 /* An axis of MaxText's, and where it must be 1 what does its work here. */
 typedef struct axis_key {
@@ -169,7 +170,7 @@ static const char *plural(int64_t n)
 static const char *virtual_text(ts_loading *l, int64_t wanted)
 {
     const char *text = "";
-    if (l->virtual_devices && wanted > 1 && wanted <= MAX_CPU_DEVICES)
+    if (l->virtual_devices && wanted > 1 && wanted <= (l->cpu ? MAX_CPU_DEVICES : MAX_XLA_CPU_DEVICES))
         text = ts_arena_printf(l->arena, "; or cpu_devices=%lld", (long long)wanted);
     if (!text) l->out_of_memory = true;
     return text ? text : "";
@@ -378,6 +379,11 @@ static bool find_devices(ts_loading *l)
     }
     if (!chosen_engine || l->bad[TS_K_cpu_devices]) return false;
     c->devices = ts__config_run_devices(c, choice.engine, choice.plugin);
+    if (!l->cpu && c->devices > MAX_XLA_CPU_DEVICES) {
+        ts__key_problem(l, TS_K_cpu_devices, "XLA's cpu plugin has at most %d; 1 to %d works, or engine=cpu",
+                        MAX_XLA_CPU_DEVICES, MAX_XLA_CPU_DEVICES);
+        return false;
+    }
     l->virtual_devices = c->devices > 0;
     c->devices_assumed = c->devices == 0;
     if (c->devices_assumed && c->cpu_devices > 1 && chosen(l, TS_K_cpu_devices))

@@ -347,6 +347,20 @@ static void refusals(void **state)
     if (partition(g, &m, 0.02, &p, &err) != TS_OK) fail_msg("%s", err.msg);
     ts_partition_free(p);
     ts_graph_free(g);
+
+    /* Only sizes of parameters are to blame for what parameters hold, not the rows that stay whole. */
+    o = options(&model);
+    o.rows = 1;
+    g = train_graph(&o);
+    m = mesh_of(1, 5, 1, K, G);
+    ts_partition_options whole = {
+        .struct_size = sizeof whole, .mesh = &m, .tolerance = 0.02, .quiet = true, .whole_batch = true};
+    err = (ts_error){0};
+    assert_int_equal(ts_partition_new(g, &whole, &p, &err), TS_INVALID_ARGUMENT);
+    printf("%s\n", err.msg);
+    assert_non_null(strstr(err.msg, "because of embed="));
+    assert_null(strstr(err.msg, "batch="));
+    ts_graph_free(g);
 }
 
 /* The program of every device is the same text, and the same each time. */
