@@ -34,7 +34,8 @@ static void move_pin(const ts_node *n, const ts_value *from, ts_value *to)
     if (from->pin && !to->pin && !is_operand(n, to)) to->pin = from->pin;
 }
 
-static ts_status lower_node(ts_graph *g, ts_node *n, ts_error *err)
+/* same: by a value's id, what stands for the result of a composite that is gone; uses follow as they are reached. */
+static ts_status lower_node(ts_graph *g, ts_node *n, ts_value **same, ts_error *err)
 {
     ts_value *out[4] = {NULL};
     ts_builder b;
@@ -50,26 +51,40 @@ static ts_status lower_node(ts_graph *g, ts_node *n, ts_error *err)
         return TS_ERROR(err, b.error.code, "lowering %s: %s", ts_op_infos[n->op].name, b.error.msg);
     for (int i = 0; i < n->n_out; i++) {
         move_pin(n, n->out[i], out[i]);
-        ts__replace_uses(n->region, n->out[i], out[i]);
+        same[n->out[i]->id] = out[i];
     }
     ts__node_remove(n);
     return TS_OK;
 }
 
+static void follow(ts_value *const *same, ts_value **v, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (same[v[i]->id]) v[i] = same[v[i]->id];
+}
+
+/* New values have ids beyond `same`, but only nodes that were there before are reached. */
 static ts_status lower_region(ts_graph *g, ts_region *r, bool (*keep)(const ts_node *n),
-                              ts_error *err)
+                              ts_value **same, ts_error *err)
 {
     for (ts_node *n = r->first, *next; n; n = next) {
         next = n->next;
-        if (n->body) TS_TRY(lower_region(g, n->body, keep, err));
-        else if (lowerings[n->op] && !(keep && keep(n))) TS_TRY(lower_node(g, n, err));
+        follow(same, n->in, n->n_in);
+        if (n->body) TS_TRY(lower_region(g, n->body, keep, same, err));
+        else if (lowerings[n->op] && !(keep && keep(n))) TS_TRY(lower_node(g, n, same, err));
     }
+    follow(same, r->result, r->n_result);
     return TS_OK;
 }
 
 ts_status ts_graph_lower(ts_graph *g, bool (*keep)(const ts_node *n), ts_error *err)
 {
-    return lower_region(g, g->top, keep, err);
+    ts_value **same = ts_alloc_zero((size_t)g->next_id * sizeof *same + 1);
+    if (!same)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out while lowering graph %s", g->name);
+    ts_status status = lower_region(g, g->top, keep, same, err);
+    ts_free(same);
+    return status;
 }
 
 /* ---- shared ---------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* train/plan_advice.c – what to change where a run does not fit: a small set of changes, each
  * really planned.
  *
- * Nearest first: another remat_policy; fewer rows; another split of the same devices between fsdp
- * and tensor; then several of these at once, from the least split that fits; then the next larger
+ * Nearest first: another remat_policy; fewer rows; another split of the same devices between data,
+ * fsdp and tensor, copies of the model given up for parts of it first; then several of these at once, from the least split that fits; then the next larger
  * slice. The batch, and with it what is learnt, changes only where the advice says so. An advice is
  * keys to type behind the words that did not fit.
  */
@@ -21,7 +21,7 @@ typedef struct search {
 /* A change of keys; 0 or −1: as it is. */
 typedef struct change {
     int remat; /* −1 */
-    int64_t tensor;
+    int64_t data, tensor;
     double rows_per_device;
     const ts_plan_devices *devices;
 } change;
@@ -38,7 +38,7 @@ static bool apply(const search *s, const change *x, ts_config *c)
     if (x->remat >= 0) c->remat = (ts_remat)x->remat;
     if (x->rows_per_device > 0) c->per_device_batch_size = x->rows_per_device;
     int64_t tensor = x->tensor ? x->tensor : c->mesh.user[TS_AXIS_TENSOR],
-            data = c->mesh.user[TS_AXIS_DATA];
+            data = x->data ? x->data : c->mesh.user[TS_AXIS_DATA];
     if (d->devices % (tensor * data)) return false;
     c->ici_data_parallelism = data;
     c->ici_fsdp_parallelism = d->devices / (tensor * data);
@@ -65,6 +65,9 @@ static void add(const search *s, const change *x, const ts_config *c)
     if (x->remat >= 0)
         at += snprintf(at, (size_t)(end - at), " remat_policy=%s", remat_names[x->remat]);
     const int64_t *was = s->given->mesh.user, *is = c->mesh.user;
+    if (was[TS_AXIS_DATA] != is[TS_AXIS_DATA])
+        at += snprintf(at, (size_t)(end - at), " ici_data_parallelism=%lld",
+                       (long long)is[TS_AXIS_DATA]);
     if (was[TS_AXIS_FSDP] != is[TS_AXIS_FSDP])
         at += snprintf(at, (size_t)(end - at), " ici_fsdp_parallelism=%lld",
                        (long long)is[TS_AXIS_FSDP]);
@@ -105,11 +108,19 @@ static bool fewer_rows(search *s, change x, double least)
     return false;
 }
 
-/* Sizes of tensor from the present one up, then down. */
+/* Fewer copies of the model, fsdp taking their devices; then sizes of tensor from the present one up, then down, with
+ * no copies. */
 static bool other_mesh(search *s, change x)
 {
     ts_config c;
-    int64_t now = s->given->mesh.user[TS_AXIS_TENSOR];
+    int64_t now = s->given->mesh.user[TS_AXIS_TENSOR], copies = s->given->mesh.user[TS_AXIS_DATA];
+    for (int64_t d = copies / 2; d >= 1; d /= 2) {
+        x.data = d;
+        if (!try_change(s, &x, &c)) continue;
+        add(s, &x, &c);
+        return true;
+    }
+    x.data = 1;
     for (int64_t t = 2 * now; t <= s->devices->devices && t <= 64; t *= 2) {
         x.tensor = t;
         if (!try_change(s, &x, &c)) continue;
@@ -131,7 +142,7 @@ static bool all_together(search *s)
     ts_config c;
     int64_t n = s->devices->devices;
     for (int64_t t = s->given->mesh.user[TS_AXIS_TENSOR]; t <= n && t <= 64; t *= 2) {
-        change x = {.remat = s->given->remat == TS_REMAT_FULL ? -1 : TS_REMAT_FULL, .tensor = t};
+        change x = {.remat = s->given->remat == TS_REMAT_FULL ? -1 : TS_REMAT_FULL, .data = 1, .tensor = t};
         x.rows_per_device = 1 / (double)t;
         if (x.rows_per_device >= s->given->per_device_batch_size) x.rows_per_device = 0;
         if (!try_change(s, &x, &c)) continue;

@@ -403,6 +403,16 @@ static void follow(const char *words, const char *devices)
         assert_true(report.fits);
         assert_int_equal(report.per_device.peak, first.advice[i].peak);
     }
+    report = first;
+}
+
+/* Copies of the model are given up before devices are bought. */
+static void follow_on_the_same(const char *words, const char *devices, const char *keys)
+{
+    bool said = false;
+    follow(words, devices);
+    for (size_t i = 0; i < report.n_advice; i++) said |= strcmp(report.advice[i].keys, keys) == 0;
+    if (!said) fail_msg("--devices %s %s: no advice says %s", devices, words, keys);
 }
 
 static void test_advice(void **state)
@@ -414,6 +424,14 @@ static void test_advice(void **state)
     follow(
         "model_name=llama3-70b max_target_length=8192 per_device_batch_size=2 remat_policy=minimal",
         "h100:64");
+    follow_on_the_same(
+        LLAMA_8B "per_device_batch_size=1 ici_data_parallelism=8 ici_fsdp_parallelism=1", "h100:8",
+        "ici_data_parallelism=4 ici_fsdp_parallelism=2");
+    follow_on_the_same(
+        LLAMA_8B "per_device_batch_size=1 ici_data_parallelism=16 ici_fsdp_parallelism=1", "v6e:4x4",
+        "ici_data_parallelism=2 ici_fsdp_parallelism=8");
+    follow_on_the_same(LLAMA_8B "per_device_batch_size=1 ici_data_parallelism=4", "v5e:4x4",
+                       "ici_data_parallelism=1 ici_fsdp_parallelism=16");
 }
 
 /* ---- mistakes -------------------------------------------------------------------------------- */
