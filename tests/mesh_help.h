@@ -149,4 +149,61 @@ static inline void mesh_get(mesh_program *p, const ts_mesh *m, const ts_spec *s,
     }
 }
 
+/* ---- whole programs -------------------------------------------------------------------------- */
+
+typedef struct mesh_case {
+    int64_t data, fsdp, tensor;
+} mesh_case;
+
+enum { MESH_MAX_VALUES = 256 };
+
+/* Global inputs or outputs of a graph, in its order. */
+typedef struct mesh_values {
+    int n;
+    void *v[MESH_MAX_VALUES]; /* owns */
+} mesh_values;
+
+static inline void mesh_free_values(mesh_values *x)
+{
+    for (int i = 0; i < x->n; i++) ts_free(x->v[i]);
+}
+
+/* One execute of a program of g on a mesh (p NULL: one device), which is freed. */
+static inline mesh_values mesh_run(mesh_program *x, const ts_graph *g, const ts_partition *p, mesh_values *in)
+{
+    const ts_mesh *m = p ? &p->mesh : NULL;
+    mesh_values out = {.n = g->top->n_result};
+    for (int i = 0; i < in->n; i++)
+        mesh_set(x, m, p ? &p->in[i] : NULL, &g->top->arg[i]->type, i, in->v[i]);
+    mesh_execute(x);
+    for (int i = 0; i < out.n; i++) {
+        const ts_type *t = &g->top->result[i]->type;
+        out.v[i] = ts_alloc_zero(ts_type_bytes(t) + 1);
+        mesh_get(x, m, p ? &p->out[i] : NULL, t, i, out.v[i], g->output[i].name);
+    }
+    mesh_free(x);
+    return out;
+}
+
+/* The largest difference of any f32 output, by b's largest element of it; predicates must be equal. */
+static inline double mesh_worst(const ts_graph *g, const mesh_values *a, const mesh_values *b, const char **where)
+{
+    double worst = 0;
+    for (int i = 0; i < a->n; i++) {
+        const ts_type *t = &g->top->result[i]->type;
+        double largest = 0, error = 0;
+        for (int64_t k = 0; t->dtype == TS_F32 && k < ts_type_elements(t); k++) {
+            double x = ((const float *)a->v[i])[k], y = ((const float *)b->v[i])[k];
+            if (!(fabs(x - y) <= error)) error = isfinite(x - y) ? fabs(x - y) : INFINITY;
+            if (fabs(y) > largest) largest = fabs(y);
+        }
+        if (t->dtype == TS_PRED) assert_memory_equal(a->v[i], b->v[i], ts_type_bytes(t));
+        double relative = largest > 0 ? error / largest : error;
+        if (relative <= worst) continue;
+        worst = relative;
+        *where = g->output[i].name;
+    }
+    return worst;
+}
+
 #endif

@@ -52,6 +52,8 @@ bool cli_real(const cli_command *c, const char *option, const char *text, double
               double *out);
 /* A JSON string with quotes to standard output; U+FFFD for a byte that is no UTF-8. */
 void cli_json_string(const char *s, size_t n);
+/* "key": "text". */
+void cli_json_member(const char *key, const char *text);
 /* A message of the library to standard error. */
 void cli_log(bool quiet, ts_log_level level, const char *line);
 

@@ -36,12 +36,6 @@ const cli_command cli_compile_command = {"compile", "compiles for devices that a
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_text(const char *key, const char *text)
-{
-    printf("\"%s\": ", key);
-    cli_json_string(text, strlen(text));
-}
-
 /* null for what nobody said: a program that does not fit is refused before its parts are known. */
 static void json_bytes(const char *key, int64_t bytes, bool known)
 {
@@ -79,7 +73,7 @@ static void json_kept(const char *how, int64_t count, int64_t bytes)
 static void print_json(const ts_aot_report *r)
 {
     printf("{");
-    json_text("topology", r->topology);
+    cli_json_member("topology", r->topology);
     printf(", \"devices\": %d, \"per_device\": ", r->devices);
     json_memory(r);
     printf(", \"flops\": %.17g, \"bytes_accessed\": %.17g, \"collectives\": [", r->flops,
@@ -87,11 +81,11 @@ static void print_json(const ts_aot_report *r)
     for (size_t i = 0; i < r->n_collective; i++) {
         const ts_aot_collective *c = &r->collective[i];
         printf(i ? ", {" : "{");
-        json_text("kind", c->kind);
+        cli_json_member("kind", c->kind);
         printf(", ");
-        json_text("axis", c->axis);
+        cli_json_member("axis", c->axis);
         printf(", \"count\": %lld, \"bytes\": %lld, ", (long long)c->count, (long long)c->bytes);
-        json_text("kept_as", c->kept_as);
+        cli_json_member("kept_as", c->kept_as);
         json_kept("sync", c->sync_count, c->sync_bytes);
         json_kept("async", c->async_count, c->async_bytes);
         json_kept("overlapped", c->overlapped_count, c->overlapped_bytes);

@@ -89,6 +89,12 @@ void cli_json_string(const char *s, size_t n)
     putchar('"');
 }
 
+void cli_json_member(const char *key, const char *text)
+{
+    printf("\"%s\": ", key);
+    cli_json_string(text, strlen(text));
+}
+
 static int stdout_failure;
 static bool stdout_failure_said;
 

@@ -35,12 +35,6 @@ const cli_command cli_plan_command = {"plan", "says what a run needs, without a 
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_text(const char *key, const char *text)
-{
-    printf("\"%s\": ", key);
-    cli_json_string(text, strlen(text));
-}
-
 static void json_memory(const ts_plan_report *r)
 {
     const ts_plan_memory *m = &r->per_device;
@@ -55,7 +49,7 @@ static void json_memory(const ts_plan_report *r)
 
 static void json_policies(const ts_plan_report *r)
 {
-    json_text("remat_policy", r->remat);
+    cli_json_member("remat_policy", r->remat);
     printf(", \"remat\": {");
     for (int i = 0; i < TS_PLAN_REMATS; i++) {
         const ts_plan_policy *p = &r->policy[i];
@@ -87,9 +81,9 @@ static void json_wire(const ts_plan_report *r)
 static void print_json(const ts_plan_report *r)
 {
     printf("{");
-    json_text("topology", r->devices_name);
+    cli_json_member("topology", r->devices_name);
     printf(", \"devices\": %d, ", r->devices);
-    json_text("mesh", r->mesh);
+    cli_json_member("mesh", r->mesh);
     printf(", \"parameters\": %lld, ", (long long)r->parameters);
     json_memory(r);
     json_policies(r);
@@ -98,14 +92,14 @@ static void print_json(const ts_plan_report *r)
            r->model_flops, r->memory_bytes);
     printf("\"bound_seconds\": {\"compute\": %.6g, \"memory\": %.6g, \"wire\": %.6g}, ",
            r->compute_seconds, r->memory_seconds, r->wire_seconds);
-    json_text("bound", r->bound);
+    cli_json_member("bound", r->bound);
     printf(", \"mfu_bound\": %.4f, \"checkpoint_bytes\": %lld, \"host_bytes_at_save\": %lld, "
            "\"fits\": %s, \"advice\": [",
            r->mfu, (long long)r->checkpoint_bytes, (long long)r->host_bytes_at_save,
            r->fits ? "true" : "false");
     for (size_t i = 0; i < r->n_advice; i++) {
         printf(i ? ", {" : "{");
-        json_text("keys", r->advice[i].keys);
+        cli_json_member("keys", r->advice[i].keys);
         printf(", \"peak\": %lld}", (long long)r->advice[i].peak);
     }
     printf("]}\n");

@@ -42,11 +42,10 @@ const cli_command cli_plugins_command = {"plugins", "lists and installs PJRT plu
 
 static void json_text(const char *name, const char *value)
 {
-    printf("\"%s\": ", name);
     if (*value)
-        cli_json_string(value, strlen(value));
+        cli_json_member(name, value);
     else
-        printf("null");
+        printf("\"%s\": null", name);
 }
 
 static void api_version(const ts_plugin_info *p, char *text, size_t n)

@@ -1,10 +1,11 @@
 /* train/plan_advice.c – what to change where a run does not fit: a small set of changes, each
  * really planned.
  *
- * Nearest first: another remat_policy; fewer rows; another split of the same devices between data,
- * fsdp and tensor, copies of the model given up for parts of it first; then several of these at once, from the least split that fits; then the next larger
- * slice. The batch, and with it what is learnt, changes only where the advice says so. An advice is
- * keys to type behind the words that did not fit.
+ * Nearest first: another remat_policy; fewer rows; another split of the same devices between
+ * data, fsdp and tensor, copies of the model given up for parts of it first; then several of
+ * these at once, from the least split that fits; then the next larger slice. The batch, and with
+ * it what is learnt, changes only where the advice says so. An advice is keys to type behind the
+ * words that did not fit.
  */
 #include <stdio.h>
 

@@ -41,10 +41,6 @@ static const ts_model_config awkward = {.arch = TS_ARCH_LLAMA,
                                         .eos_id = -1,
                                         .pad_id = -1};
 
-typedef struct mesh_case {
-    int64_t data, fsdp, tensor;
-} mesh_case;
-
 static const mesh_case meshes[] = {{2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 1}, {1, 4, 1}, {1, 1, 4}, {1, 2, 2},
                                    {2, 1, 2}, {2, 2, 2}, {1, 2, 4}, {1, 8, 1}, {1, 1, 8}, {2, 2, 4}, {1, 4, 4}};
 enum { MESHES = sizeof meshes / sizeof *meshes };
@@ -95,14 +91,9 @@ static void fill(const ts_graph *g, int i, int64_t vocab, void *out)
     }
 }
 
-typedef struct values {
-    int n;
-    void *v[256];
-} values;
-
-static values inputs_of(const ts_graph *g, int64_t vocab)
+static mesh_values inputs_of(const ts_graph *g, int64_t vocab)
 {
-    values x = {.n = g->top->n_arg};
+    mesh_values x = {.n = g->top->n_arg};
     for (int i = 0; i < x.n; i++) {
         x.v[i] = ts_alloc(ts_type_bytes(&g->top->arg[i]->type) + 1);
         fill(g, i, vocab, x.v[i]);
@@ -110,48 +101,15 @@ static values inputs_of(const ts_graph *g, int64_t vocab)
     return x;
 }
 
-static void free_values(values *x)
-{
-    for (int i = 0; i < x->n; i++) ts_free(x->v[i]);
-}
-
 /* Of one device (p NULL) or a mesh. */
-static values run(const char *engine, const ts_graph *g, const ts_partition *p, values *in)
+static mesh_values run(const char *engine, const ts_graph *g, const ts_partition *p, mesh_values *in)
 {
     int devices = p ? p->mesh.devices : 1;
     ts_engine *e = mesh_engine(engine, devices);
     mesh_program x = mesh_compile(e, p ? p->graph : g, devices);
-    values out = {.n = g->top->n_result};
-    for (int i = 0; i < in->n; i++)
-        mesh_set(&x, p ? &p->mesh : NULL, p ? &p->in[i] : NULL, &g->top->arg[i]->type, i, in->v[i]);
-    mesh_execute(&x);
-    for (int i = 0; i < out.n; i++) {
-        const ts_type *t = &g->top->result[i]->type;
-        out.v[i] = ts_alloc_zero(ts_type_bytes(t) + 1);
-        mesh_get(&x, p ? &p->mesh : NULL, p ? &p->out[i] : NULL, t, i, out.v[i], g->output[i].name);
-    }
-    mesh_free(&x);
+    mesh_values out = mesh_run(&x, g, p, in);
     ts_engine_close(e);
     return out;
-}
-
-static double worst_error(const ts_graph *g, const values *a, const values *b, const char **where)
-{
-    double worst = 0;
-    for (int i = 0; i < a->n; i++) {
-        const float *x = a->v[i], *y = b->v[i];
-        double largest = 0, error = 0;
-        for (int64_t k = 0; k < ts_type_elements(&g->top->result[i]->type); k++) {
-            double d = fabs((double)x[k] - (double)y[k]);
-            if (!(d <= error)) error = isfinite(d) ? d : INFINITY;
-            if (fabs((double)y[k]) > largest) largest = fabs((double)y[k]);
-        }
-        double relative = largest > 0 ? error / largest : error;
-        if (relative <= worst) continue;
-        worst = relative;
-        *where = g->output[i].name;
-    }
-    return worst;
 }
 
 /* ---- equality -------------------------------------------------------------------------------- */
@@ -177,20 +135,20 @@ static void compare_with(const char *engine, const char *name, const ts_program_
     ts_graph *g = NULL;
     ts_error err = {0};
     if (ts_program_probe(o, &g, &err) != TS_OK) fail_msg("%s", err.msg);
-    values in = inputs_of(g, m->vocab), want = run("cpu", g, NULL, &in);
+    mesh_values in = inputs_of(g, m->vocab), want = run("cpu", g, NULL, &in);
     for (int i = 0; i < n; i++) {
         const char *where = "";
         ts_partition *p = partition(g, m, &c[i]);
-        values have = run(engine, g, p, &in);
-        double e = worst_error(g, &have, &want, &where);
+        mesh_values have = run(engine, g, p, &in);
+        double e = mesh_worst(g, &have, &want, &where);
         printf("%-4s %-8s S=%lld %lldx%lldx%lld: %.1e %s\n", engine, name, sequence, (long long)c[i].data,
                (long long)c[i].fsdp, (long long)c[i].tensor, e, where);
         assert_true(e <= 1e-5);
-        free_values(&have);
+        mesh_free_values(&have);
         ts_partition_free(p);
     }
-    free_values(&in);
-    free_values(&want);
+    mesh_free_values(&in);
+    mesh_free_values(&want);
     ts_graph_free(g);
 }
 

@@ -114,10 +114,6 @@ static int permutes(const ts_region *r)
     return n;
 }
 
-typedef struct mesh_case {
-    int64_t data, fsdp, tensor;
-} mesh_case;
-
 static void compare(const char *engine, const ts_graph *g, const mesh_case *c, double bound)
 {
     ts_error err = {0};

@@ -36,11 +36,6 @@ static const ts_program_options options = {.model = &llama,
                                            .scan_layers = true,
                                            .optimizer = {.adamw = {0.9, 0.95, 1e-8, 0.1}, .clip = 1}};
 
-typedef struct mesh_case {
-    int64_t data, fsdp, tensor;
-} mesh_case;
-enum { MAX_VALUES = 256 };
-
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Element k of input i: whole numbers below the vocabulary, small weights, second moments that are
@@ -57,36 +52,6 @@ static void fill(const ts_value *v, int i, void *out)
         else if (v->type.dtype == TS_I32) ((int32_t *)out)[k] = (int32_t)(h % 48);
         else ((float *)out)[k] = (float)(positive ? 0.5 + u : (u - 0.5) * 0.6);
     }
-}
-
-typedef struct values {
-    int n;
-    void *v[MAX_VALUES];
-} values;
-
-static void free_values(values *x)
-{
-    for (int i = 0; i < x->n; i++) ts_free(x->v[i]);
-}
-
-static double worst_error(const ts_graph *g, const values *a, const values *b, const char **where)
-{
-    double worst = 0;
-    for (int i = 0; i < a->n; i++) {
-        const ts_type *t = &g->top->result[i]->type;
-        double largest = 0, error = 0;
-        for (int64_t k = 0; t->dtype == TS_F32 && k < ts_type_elements(t); k++) {
-            double x = ((const float *)a->v[i])[k], y = ((const float *)b->v[i])[k];
-            if (!(fabs(x - y) <= error)) error = isfinite(x - y) ? fabs(x - y) : INFINITY;
-            if (fabs(y) > largest) largest = fabs(y);
-        }
-        if (t->dtype == TS_PRED) assert_memory_equal(a->v[i], b->v[i], ts_type_bytes(t));
-        double relative = largest > 0 ? error / largest : error;
-        if (relative <= worst) continue;
-        worst = relative;
-        *where = g->output[i].name;
-    }
-    return worst;
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
@@ -138,28 +103,19 @@ static void check_bytes(const mesh_program *x, const ts_partition *p)
 }
 
 /* One device on the cpu engine (p NULL), or a mesh on XLA. */
-static values run(const ts_graph *g, const ts_partition *p, values *in)
+static mesh_values run(const ts_graph *g, const ts_partition *p, mesh_values *in)
 {
     ts_engine *e = mesh_engine(p ? "xla" : "cpu", p ? p->mesh.devices : 1);
     mesh_program x = p ? compile(e, g, p) : mesh_compile(e, g, 1);
-    values out = {.n = g->top->n_result};
     if (p) check_bytes(&x, p);
-    for (int i = 0; i < in->n; i++)
-        mesh_set(&x, p ? &p->mesh : NULL, p ? &p->in[i] : NULL, &g->top->arg[i]->type, i, in->v[i]);
-    mesh_execute(&x);
-    for (int i = 0; i < out.n; i++) {
-        const ts_type *t = &g->top->result[i]->type;
-        out.v[i] = ts_alloc_zero(ts_type_bytes(t) + 1);
-        mesh_get(&x, p ? &p->mesh : NULL, p ? &p->out[i] : NULL, t, i, out.v[i], g->output[i].name);
-    }
-    mesh_free(&x);
+    mesh_values out = mesh_run(&x, g, p, in);
     ts_engine_close(e);
     return out;
 }
 
 static void compare(const ts_graph *g, const mesh_case *c, int n)
 {
-    values in = {.n = g->top->n_arg}, want;
+    mesh_values in = {.n = g->top->n_arg}, want;
     ts_error err = {0};
     for (int i = 0; i < in.n; i++) {
         in.v[i] = ts_alloc(ts_type_bytes(&g->top->arg[i]->type) + 1);
@@ -173,16 +129,16 @@ static void compare(const ts_graph *g, const mesh_case *c, int n)
                                llama.heads / llama.kv_heads);
         ts_partition_options o = {.struct_size = sizeof o, .mesh = &mesh, .tolerance = 1, .quiet = true};
         if (ts_partition_pins(g, &o, &p, &err) != TS_OK) fail_msg("%s", err.msg);
-        values have = run(g, p, &in);
-        double e = worst_error(g, &have, &want, &where);
+        mesh_values have = run(g, p, &in);
+        double e = mesh_worst(g, &have, &want, &where);
         printf("%s, %d devices (%dx%dx%d): %.1e %s\n", g->name, mesh.devices, (int)c[i].data,
                (int)c[i].fsdp, (int)c[i].tensor, e, where);
         assert_true(e <= 1e-5);
-        free_values(&have);
+        mesh_free_values(&have);
         ts_partition_free(p);
     }
-    free_values(&in);
-    free_values(&want);
+    mesh_free_values(&in);
+    mesh_free_values(&want);
 }
 
 static void need_plugin(const char *name)
