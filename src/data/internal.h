@@ -28,10 +28,10 @@ uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i); /* i < n */
 
 /* ---- files (source.c) ----------------------------------------------------------------------- */
 
-/* Opens a file of a data set: not a folder, not empty, not compressed or a format of another
- * tool. */
-ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out,
-                             ts_error *err);
+/* Opens a file of a data set: not a folder, not empty, not a format of another tool. A file compressed with gzip or zstd is unpacked into a file without a name in cache_folder (NULL: $TMPDIR, else
+ * /tmp), which goes with *out; messages keep the name of the compressed one. */
+ts_status ts__data_file_open(const char *path, const char *dataset_type, const char *cache_folder,
+                             ts_file **out, ts_error *err);
 /* Hash of a file's size, head and tail: notices another file, not every change. */
 ts_status ts__data_file_fingerprint(ts_file *f, uint64_t *hash, ts_error *err);
 
@@ -42,7 +42,7 @@ ts_status ts__stream_open(const ts_loader_options *o, ts__stream **out, ts_error
 void ts__stream_free(ts__stream *s);
 int64_t ts__stream_tokens(const ts__stream *s);
 uint64_t ts__stream_fingerprint(const ts__stream *s);
-/* ids [n] from token at on; allocates nothing. */
+/* ids [n] from token at on; allocates nothing. Threads may read at once. */
 ts_status ts__stream_read(ts__stream *s, int64_t at, int64_t n, int32_t *ids, ts_error *err);
 /* The first place after at where another file begins, or the end of the stream. */
 int64_t ts__stream_file_end(const ts__stream *s, int64_t at);
@@ -56,39 +56,35 @@ int64_t ts__rows_count(const ts__rows *r);
 uint64_t ts__rows_fingerprint(const ts__rows *r);
 const ts_loader_stats *ts__rows_stats(const ts__rows *r);
 const char *ts__rows_bad_at(const ts__rows *r, size_t i);
-/* Replaces ids by the tokens of row i, cut to the sequence where rows are cut. At least 2. */
-ts_status ts__rows_read(ts__rows *r, int64_t i, ts_tokens *ids, ts_error *err);
+/* What one thread needs to read rows: its line and its document. {0} is an empty one. */
+typedef struct ts__row_scratch {
+    char *line;
+    size_t line_capacity;
+    ts_string document;
+} ts__row_scratch;
+void ts__row_scratch_free(ts__row_scratch *s);
+/* Replaces ids by the tokens of row i, cut to the sequence where rows are cut. At least 2. Threads with scratch and ids
+ * of their own may read at once. */
+ts_status ts__rows_read(const ts__rows *r, int64_t i, ts__row_scratch *scratch, ts_tokens *ids,
+                        ts_error *err);
 
-/* ---- loader --------------------------------------------------------------------------------- */
+/* ---- readers (reader.c, pack.c, windows.c) --------------------------------------------------- */
 
-struct ts_loader {
-    ts_loader_options o; /* paths and columns are not kept */
-    ts__stream *stream;  /* text, tokens */
-    ts__rows *rows;      /* jsonl */
-    int64_t begin, end;  /* stream: this split's tokens */
-    int32_t pad;
-    ts_loader_stats stats;
-    ts_loader_state state;
-    ts__permutation order; /* of order_epoch */
-    int64_t order_epoch;
-    ts_tokens sample; /* concat: the sample at the cursor, number sample_id (−1: none) */
-    int64_t sample_id;
-    int32_t *window;          /* stream: [sequence + 1] */
-    int64_t *used, *segments; /* packing: [rows] slots and segments taken in each row */
-};
+/* A virtual reader of one source: a cursor and a packer. Rows of different readers may be made by different threads at
+ * once: what changes is in the reader, the rest of the loader is only read. */
+typedef struct ts__reader ts__reader;
+/* One row [sequence] of arrays that ts__row_clear made padding. *first: the number of its first sample in its source,
+ * −1 where the reader is done: then the row stays padding. A failure leaves the reader as it was. */
+typedef struct ts__row {
+    int32_t *tokens, *labels, *segments, *positions; /* [sequence] */
+    int64_t first, trained, padding;
+} ts__row;
+ts_status ts__reader_next(ts_loader *l, ts__reader *r, ts__row *row, ts_error *err);
 
-/* The sample of ordinal (epoch · samples + index): its number in the data. */
-int64_t ts__loader_sample_at(ts_loader *l, int64_t ordinal);
-/* No sample is left in the last epoch. */
-bool ts__loader_exhausted(const ts_loader *l);
-/* The ordinal at the cursor, which moves on. Not when exhausted. */
-int64_t ts__loader_take(ts_loader *l);
-/* n tokens as one segment of row at slot; labels are the following ids, the last one's is next. */
-void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids,
-                    int64_t n, int32_t next, int32_t segment);
-
-ts_status ts__windows_fill(ts_loader *l, ts_batch *b, ts_error *err);
-ts_status ts__pack_fill(ts_loader *l, ts_batch *b, ts_error *err);
-void ts__synthetic_fill(ts_loader *l, ts_batch *b);
+/* The next batch in two halves, for prefetch.c. Plan: which reader makes each of its rows [rows]; moves the loader on,
+ * but not its readers. Count: what the rows turned out to be (row ids, hash of the order, trained tokens); OUT_OF_RANGE
+ * where the data had ended before this batch. ts_loader_next does one after the other. */
+void ts__loader_plan(ts_loader *l, ts__reader **reader, int32_t *source);
+ts_status ts__loader_count(ts_loader *l, ts_batch *b, const ts__row *row);
 
 #endif

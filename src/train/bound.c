@@ -233,9 +233,9 @@ static ts_status scatter(ts_bound *b, int slot, int input, const void *data, ts_
     for (int d = 0; d < b->devices; d++) {
         if (!b->own_in[d * b->n_in + input]) continue; /* an earlier device's, written */
         const ts_piece p = ts_piece_of(ts_placed_mesh(&b->placed), &spec, t, 0, d);
-        const void *piece = (const char *)data + ts_piece_place(&p, 0) * size;
+        const void *piece = (const char *)data + ts_box_place(&p, 0) * size;
         if (p.run != p.elements) {
-            ts_piece_gather(&p, 0, p.elements, size, data, 0, b->piece);
+            ts_box_gather(&p, 0, p.elements, size, data, 0, b->piece);
             piece = b->piece;
         }
         TS_TRY(ts_upload(b->in[slot][d * b->n_in + input], piece, 0, p.elements * size, err));
@@ -280,9 +280,9 @@ ts_status ts_bound_get(ts_bound *b, const char *output, void *data, size_t bytes
         const ts_piece p = ts_piece_of(m, &spec, t, 0, d);
         const bool together = p.run == p.elements;
         TS_ASSERT(together || b->own_out[i]);
-        void *to = together ? (char *)data + ts_piece_place(&p, 0) * size : b->piece;
+        void *to = together ? (char *)data + ts_box_place(&p, 0) * size : b->piece;
         TS_TRY(ts_download(from[d * b->n_out + i], to, 0, p.elements * size, err));
-        if (!together) ts_piece_scatter(&p, 0, p.elements, size, b->piece, data, 0);
+        if (!together) ts_box_scatter(&p, 0, p.elements, size, b->piece, data, 0);
     }
     return TS_OK;
 }

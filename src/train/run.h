@@ -2,12 +2,16 @@
 #ifndef TS_RUN_H
 #define TS_RUN_H
 
+#include "data/prefetch.h"
 #include "exec/engine.h"
 #include "train/choose.h"
 #include "train/config.h"
 #include "train/program.h"
+#include "train/saver.h"
 #include "train/source.h"
+#include "train/spike.h"
 #include "train/state.h"
+#include "train/watch.h"
 
 /* ---- the train step of a configuration (build.c) ---- */
 
@@ -39,17 +43,25 @@ typedef struct ts_run {
     ts_engine *engine;
     ts_model_config model;
     ts_tokenizer *tokenizer;
-    ts_loader *train_data, *eval_data; /* eval_data NULL where nothing is evaluated */
+    ts_loader *train_data;
+    ts_prefetch *ahead;     /* reads train_data; all go through it */
+    ts_loader **eval_data;  /* [n_eval], one a source; n_eval 0 where nothing is evaluated */
+    int n_eval;
     ts_graph *train_graph, *eval_graph; /* global */
     ts_placed train_placed, eval_placed;
     ts_state *state;
     ts_bound *train, *eval;
     struct ts_sampler *sampler; /* made at the first sample */
     ts_metrics *metrics;
+    ts_saver *saver; /* NULL where no checkpoints are written */
+    ts_watch *watch;
+    ts_spike spike;
+    int rollbacks;   /* to the newest checkpoint, without a newer one since */
+    int failed_saves; /* in a row */
     struct ts_lock *lock; /* on <run_folder>/lock, from before anything there is read */
     bool lockless;        /* the file system has none */
-    ts_batch batch;       /* micro-batch pointers into the arrays below */
-    int32_t *tokens, *labels, *segments, *positions; /* [rows of a step, S] */
+    ts_batch eval_batch;  /* arrays of its own, [rows of an evaluation batch, S] */
+    ts_loader_state *position; /* room for one */
     bool packed;
     int64_t step;       /* steps done: awaited, and their results are known */
     int64_t dispatched; /* ≥ step; the data stands there. Equal wherever the state is read or saved */

@@ -216,13 +216,13 @@ static ts_status send(const ts_state_tensor *t, int device, size_t first, size_t
                       const float *data, float *scratch, ts_error *err)
 {
     const ts_piece p = piece_of(t, device);
-    const size_t from = ts_piece_before(&p, first), count = ts_piece_before(&p, first + n) - from;
+    const size_t from = ts_box_before(&p, first), count = ts_box_before(&p, first + n) - from;
     const float *source = scratch;
     if (count == 0) return TS_OK;
     if (p.run == p.elements)
-        source = data + (ts_piece_place(&p, from) - first);
+        source = data + (ts_box_place(&p, from) - first);
     else
-        ts_piece_gather(&p, from, count, sizeof(float), data, first, scratch);
+        ts_box_gather(&p, from, count, sizeof(float), data, first, scratch);
     return ts_upload(buffer_of(t, device), source, byte_of(t, &p, from), count * sizeof(float),
                      err);
 }
@@ -232,13 +232,13 @@ static ts_status fetch(const ts_state_tensor *t, int device, size_t first, size_
                        float *scratch, ts_error *err)
 {
     const ts_piece p = piece_of(t, device);
-    const size_t from = ts_piece_before(&p, first), count = ts_piece_before(&p, first + n) - from;
+    const size_t from = ts_box_before(&p, first), count = ts_box_before(&p, first + n) - from;
     const bool together = p.run == p.elements;
     if (count == 0) return TS_OK;
-    float *to = together ? data + (ts_piece_place(&p, from) - first) : scratch;
+    float *to = together ? data + (ts_box_place(&p, from) - first) : scratch;
     TS_TRY(
         ts_download(buffer_of(t, device), to, byte_of(t, &p, from), count * sizeof(float), err));
-    if (!together) ts_piece_scatter(&p, from, count, sizeof(float), scratch, data, first);
+    if (!together) ts_box_scatter(&p, from, count, sizeof(float), scratch, data, first);
     return TS_OK;
 }
 

@@ -47,6 +47,22 @@ void ts_state_tensor_at(const ts_state *s, size_t i, ts_state_tensor *out);
 /* Elements first … first + n − 1, each from the device that owns it. */
 ts_status ts_state_read(const ts_state_tensor *t, uint64_t first, size_t n, float *to,
                         ts_error *err);
+/* What one device writes of one layer's tensor into a checkpoint. */
+typedef struct ts_state_part {
+    ts_state_tensor tensor;
+    int device;       /* the owner: at index 0 of every axis that does not split the tensor */
+    ts_box box;       /* of the tensor as the graph has it, a layer of it; its published shape is param->file_dim */
+    bool frozen;
+    const ts_buffer *buffer; /* the device's, of all layers */
+    size_t at;               /* where the part begins in the buffer, bytes */
+} ts_state_part;
+/* Every element of the state once: by device, then as ts_state_tensor_at. Owns: caller, ts_free. */
+TS_MUST_CHECK ts_status ts_state_parts(const ts_state *s, ts_state_part **out, size_t *n,
+                                       ts_error *err);
+/* Elements first … first + n − 1 of a part's box, from its device. */
+TS_MUST_CHECK ts_status ts_state_part_read(const ts_state_part *p, uint64_t first, size_t n,
+                                           float *to, ts_error *err);
+
 /* DATA_LOSS where devices that hold the same piece of a tensor differ in one bit: names tensor and devices. */
 ts_status ts_state_check_replicas(const ts_state *s, ts_error *err);
 

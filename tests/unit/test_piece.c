@@ -51,24 +51,24 @@ static void check_device(const ts_piece *p, size_t n)
     size_t place[MOST], held = 0;
     assert_true(n <= MOST);
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(ts_piece_before(p, i), held);
+        assert_int_equal(ts_box_before(p, i), held);
         tensor[i] = (float)i;
         if (holds(p, i)) place[held++] = i;
     }
-    assert_int_equal(ts_piece_before(p, n), held);
+    assert_int_equal(ts_box_before(p, n), held);
     assert_int_equal(p->elements, held);
     assert_true(p->run >= 1 && p->elements % p->run == 0);
-    for (size_t k = 0; k < held; k++) assert_int_equal(ts_piece_place(p, k), place[k]);
+    for (size_t k = 0; k < held; k++) assert_int_equal(ts_box_place(p, k), place[k]);
     for (size_t k = 1; k < p->run; k++) assert_int_equal(place[k], place[0] + k);
     /* Stretches of the tensor, of odd lengths. */
     for (size_t first = 0, step = 1; first < n; first += step, step = 2 * step + 1) {
         size_t end = first + step < n ? first + step : n;
-        size_t from = ts_piece_before(p, first), count = ts_piece_before(p, end) - from;
+        size_t from = ts_box_before(p, first), count = ts_box_before(p, end) - from;
         memset(piece, 0, sizeof piece);
         memset(back, 0, sizeof back);
-        ts_piece_gather(p, from, count, sizeof(float), tensor + first, first, piece);
+        ts_box_gather(p, from, count, sizeof(float), tensor + first, first, piece);
         for (size_t k = 0; k < count; k++) assert_true(piece[k] == (float)place[from + k]);
-        ts_piece_scatter(p, from, count, sizeof(float), piece, back, first);
+        ts_box_scatter(p, from, count, sizeof(float), piece, back, first);
         for (size_t k = first; k < end; k++)
             assert_true(back[k - first] == (holds(p, k) ? (float)k : 0));
     }
