@@ -70,21 +70,48 @@ ts_status ts__rows_read(const ts__rows *r, int64_t i, ts__row_scratch *scratch, 
 
 /* ---- readers (reader.c, pack.c, windows.c) --------------------------------------------------- */
 
+/* All that outlives a row: where a reader stands in its endless list of samples. Its sample j is ordinal j · R + k of
+ * the source (ordinal: epoch · samples + place in that epoch's order). */
+enum { TS_LOADER_PENDING = 32, TS_MAX_READERS = 256 };
+typedef struct ts__position {
+    int64_t taken;                         /* its samples so far: those packed and those pending */
+    int64_t offset;                        /* concat: tokens of sample `taken` that are used */
+    int32_t n_pending;                     /* first-fit: passed over, oldest first; they go first */
+    int32_t tokens[TS_LOADER_PENDING];     /* how long each is */
+    int64_t pending[TS_LOADER_PENDING];    /* its ordinal */
+} ts__position;
+
 /* A virtual reader of one source: a cursor and a packer. Rows of different readers may be made by different threads at
- * once: what changes is in the reader, the rest of the loader is only read. */
+ * once: what changes is in the reader, the rest of the loader is only read. Rows of one reader are made in order. */
 typedef struct ts__reader ts__reader;
 /* One row [sequence] of arrays that ts__row_clear made padding. *first: the number of its first sample in its source,
  * −1 where the reader is done: then the row stays padding. A failure leaves the reader as it was. */
 typedef struct ts__row {
     int32_t *tokens, *labels, *segments, *positions; /* [sequence] */
     int64_t first, trained, padding;
+    const ts__reader *reader; /* that made it, and where it stood then */
+    ts__position after;
 } ts__row;
+/* Points row at row i of the batch's arrays. */
+void ts__row_at(const ts_loader *l, const ts_batch *b, int64_t i, ts__row *row);
+void ts__row_clear(const ts_loader *l, ts__row *row);
 ts_status ts__reader_next(ts_loader *l, ts__reader *r, ts__row *row, ts_error *err);
 
-/* The next batch in two halves, for prefetch.c. Plan: which reader makes each of its rows [rows]; moves the loader on,
- * but not its readers. Count: what the rows turned out to be (row ids, hash of the order, trained tokens); OUT_OF_RANGE
- * where the data had ended before this batch. ts_loader_next does one after the other. */
+/* ---- batches in two halves (mix.c) ------------------------------------------------------------ */
+
+/* For prefetch.c. Plan: which reader makes each of the rows [rows] of the next batch, and of which source; moves the
+ * plan on, nothing else. Count: what the rows turned out to be (row ids, sources, hash of the order, trained tokens);
+ * moves the position (ts_loader_get_state, behind the rows counted, whatever was planned and read since) on;
+ * OUT_OF_RANGE where the data had ended before this batch. Batches are counted in the order in which they were
+ * planned. A batch may come out as nothing but padding where only readers that are done had their turn (padding =
+ * rows · sequence): it is counted and passed over. Plan, count and the readers touch different parts of the loader, so
+ * that plan may run while rows are made and counted, each by one thread at a time.
+ * Back: the plan and all readers return to the position; nothing may be under way. ts_loader_next is one after the
+ * other, and back where a row failed. */
 void ts__loader_plan(ts_loader *l, ts__reader **reader, int32_t *source);
 ts_status ts__loader_count(ts_loader *l, ts_batch *b, const ts__row *row);
+void ts__loader_back(ts_loader *l);
+int64_t ts__loader_rows(const ts_loader *l); /* of a batch, and the slots of each */
+int64_t ts__loader_sequence(const ts_loader *l);
 
 #endif
