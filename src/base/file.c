@@ -1,15 +1,14 @@
-/* base/file.c – the one seam to the file system.
+/* base/file.c – files: reading, writing, and what an errno means.
  *
- * Every call that touches the kernel first asks the fault seam, so that a test can make any of them
- * fail and show that nothing is lost. Reads are pread into our memory: a mapped file that shrinks
- * would be SIGBUS. Interrupted calls are repeated; a failed fsync never is, because the kernel may
- * have marked the pages clean. Folder trees are in folder.c.
+ * Every kernel call goes through seam.c, so that a test can make any of them fail and show that nothing
+ * is lost. Reads are pread into our memory: a mapped file that shrinks would be SIGBUS. The first failure
+ * of a writer stays: after a failed write or fsync nothing more is asked of that file. Folder trees are
+ * in folder.c.
  */
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,28 +16,6 @@
 #include "base/file_internal.h"
 
 enum { BUFFER_BYTES = 1 << 18, CALL_BYTES = 1 << 30 };
-
-/* ---- the fault seam -------------------------------------------------------------------------- */
-
-static atomic_uint fault_ops;
-static atomic_uint_fast64_t fault_left;
-static atomic_int fault_errno;
-
-void ts_file_fault(unsigned op, uint64_t nth, int e)
-{
-    atomic_store(&fault_ops, nth ? op : 0);
-    atomic_store(&fault_errno, e);
-    atomic_store(&fault_left, nth);
-}
-
-bool ts__file_fault(unsigned op, int *e)
-{
-    if (!(atomic_load(&fault_ops) & op)) return false;
-    if (atomic_fetch_sub(&fault_left, 1) != 1) return false;
-    atomic_store(&fault_ops, 0);
-    *e = atomic_load(&fault_errno);
-    return true;
-}
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -119,11 +96,8 @@ struct ts_file {
 
 ts_status ts__open(const char *path, int flags, int mode, int *fd, ts_error *err)
 {
-    int e;
-    if (ts__file_fault(TS_FAULT_OPEN, &e)) return FILE_ERROR(err, e ? e : EIO, path, "cannot open");
-    do *fd = open(path, flags | O_CLOEXEC, mode);
-    while (*fd < 0 && errno == EINTR);
-    return *fd < 0 ? FILE_ERROR(err, errno, path, "cannot open") : TS_OK;
+    int e = ts__sys_open_at(AT_FDCWD, path, path, flags, mode, fd);
+    return e ? FILE_ERROR(err, e, path, "cannot open") : TS_OK;
 }
 
 ts_status ts_file_open(const char *path, ts_file **out, ts_error *err)
@@ -144,7 +118,7 @@ ts_status ts_file_open(const char *path, ts_file **out, ts_error *err)
     ts_file *f = status == TS_OK ? ts_alloc_zero(sizeof *f) : NULL;
     char *copy = f ? ts_strdup(path) : NULL;
     if (!copy) {
-        close(fd);
+        (void)ts__sys_close(fd, path);
         ts_free(f);
         if (status != TS_OK) return status;
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
@@ -175,16 +149,9 @@ ts_status ts_file_read_at(ts_file *f, uint64_t offset, void *to, size_t n, ts_er
                         n, (unsigned long long)offset);
     while (left > 0) {
         size_t ask = left < CALL_BYTES ? left : CALL_BYTES;
-        int e = 0;
-        bool fault = ts__file_fault(TS_FAULT_READ, &e);
-        ssize_t got = 0;
-        if (!fault)
-            got = pread(f->fd, at, ask, (off_t)offset);
-        else if (e)
-            got = -1;
-        if (got < 0 && !fault) e = errno;
-        if (got < 0 && e == EINTR && !fault) continue;
-        if (got < 0)
+        size_t got;
+        int e = ts__sys_read(f->fd, f->path, offset, at, ask, &got);
+        if (e)
             return TS_ERROR(err, TS_DATA_LOSS, "%s: cannot read %zu bytes at offset %llu: %s",
                             f->path, ask, (unsigned long long)offset, ts__errno_words(e));
         if (got == 0)
@@ -193,8 +160,8 @@ ts_status ts_file_read_at(ts_file *f, uint64_t offset, void *to, size_t n, ts_er
                             "was cut, or changed while it was read)",
                             f->path, (unsigned long long)offset, left);
         at += got;
-        left -= (size_t)got;
-        offset += (uint64_t)got;
+        left -= got;
+        offset += got;
     }
     return TS_OK;
 }
@@ -202,7 +169,7 @@ ts_status ts_file_read_at(ts_file *f, uint64_t offset, void *to, size_t n, ts_er
 void ts_file_close(ts_file *f)
 {
     if (!f) return;
-    close(f->fd);
+    (void)ts__sys_close(f->fd, f->path);
     ts_free(f->path);
     ts_free(f);
 }
@@ -241,6 +208,7 @@ ts_status ts_file_read_all(const char *path, size_t max_bytes, char **data, size
 struct ts_writer {
     int fd;
     char *path;
+    uint64_t at;  /* where the next byte goes in the file */
     char *buffer; /* BUFFER_BYTES */
     size_t filled;
     ts_error first; /* the first failure; everything after it reports it again */
@@ -256,6 +224,7 @@ ts_status ts_writer_open(const char *path, bool append, ts_writer **out, ts_erro
 {
     *out = NULL;
     int fd;
+    struct stat st;
     int flags = O_WRONLY | O_CREAT | O_NOCTTY | (append ? O_APPEND : O_TRUNC);
     TS_TRY(ts__open(path, flags, 0666, &fd, err));
     ts_writer *w = ts_alloc_zero(sizeof *w);
@@ -263,9 +232,10 @@ ts_status ts_writer_open(const char *path, bool append, ts_writer **out, ts_erro
         w->fd = fd;
         w->path = ts_strdup(path);
         w->buffer = ts_alloc(BUFFER_BYTES);
+        if (append && fstat(fd, &st) == 0) w->at = (uint64_t)st.st_size;
     }
     if (!w || !w->path || !w->buffer) {
-        if (!w) close(fd);
+        if (!w) (void)ts__sys_close(fd, path);
         ts_writer_abandon(w);
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
     }
@@ -277,21 +247,16 @@ static ts_status write_out(ts_writer *w, const char *data, size_t n, ts_error *e
 {
     while (n > 0) {
         size_t ask = n < CALL_BYTES ? n : CALL_BYTES;
-        int e = 0;
-        ssize_t put;
-        if (ts__file_fault(TS_FAULT_WRITE, &e)) {
-            put = e ? -1 : write(w->fd, data, (ask + 1) / 2);
-        } else {
-            put = write(w->fd, data, ask);
-            e = put < 0 ? errno : 0;
-        }
-        if (put < 0 && e == EINTR) continue;
-        if (put < 0) {
+        size_t put;
+        int e = ts__sys_write(w->fd, w->path, w->at, data, ask, &put);
+        if (!e && put == 0) e = EIO; /* no progress, no reason: it would go on for ever */
+        if (e) {
             FILE_ERROR(&w->first, e, w->path, "cannot write");
             return again(w, err);
         }
         data += put;
-        n -= (size_t)put;
+        n -= put;
+        w->at += put;
     }
     return TS_OK;
 }
@@ -317,15 +282,10 @@ ts_status ts_writer_write(ts_writer *w, const void *data, size_t n, ts_error *er
 ts_status ts_writer_close(ts_writer *w, bool sync, ts_error *err)
 {
     if (w->first.code == TS_OK) (void)ts_writer_flush(w, NULL);
-    if (w->first.code == TS_OK && sync) {
-        int e = 0;
-        bool fault = ts__file_fault(TS_FAULT_SYNC, &e);
-        if (fault && !e) e = EIO;
-        if (!fault && fsync(w->fd) != 0) e = errno;
-        if (e) FILE_ERROR(&w->first, e, w->path, "cannot make the file durable (fsync)");
-    }
-    if (close(w->fd) != 0 && errno != EINTR && w->first.code == TS_OK)
-        FILE_ERROR(&w->first, errno, w->path, "cannot close");
+    int e = w->first.code == TS_OK && sync ? ts__sys_sync(w->fd, w->path) : 0;
+    if (e) FILE_ERROR(&w->first, e, w->path, "cannot make the file durable (fsync)");
+    e = ts__sys_close(w->fd, w->path);
+    if (e && w->first.code == TS_OK) FILE_ERROR(&w->first, e, w->path, "cannot close");
     w->fd = -1;
     ts_status status = w->first.code == TS_OK ? TS_OK : again(w, err);
     ts_writer_abandon(w);
@@ -335,7 +295,7 @@ ts_status ts_writer_close(ts_writer *w, bool sync, ts_error *err)
 void ts_writer_abandon(ts_writer *w)
 {
     if (!w) return;
-    if (w->fd >= 0) close(w->fd);
+    if (w->fd >= 0) (void)ts__sys_close(w->fd, w->path);
     ts_free(w->buffer);
     ts_free(w->path);
     ts_free(w);

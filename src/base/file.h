@@ -1,4 +1,4 @@
-/* base/file.h – the one seam to the file system, so that tests can make any call fail.
+/* base/file.h – the one seam to the file system, so that tests can make any call fail and see them all.
  *
  * Every function fills err with what was found and what was expected, naming the path. Paths are
  * UTF-8 and passed to the kernel as they are. Nothing retries a failed fsync.
@@ -10,6 +10,8 @@
 
 typedef enum ts_path_kind { TS_PATH_NONE, TS_PATH_FILE, TS_PATH_FOLDER, TS_PATH_OTHER } ts_path_kind;
 ts_path_kind ts_path_kind_of(const char *path);
+/* Does this path, or what is there of it, lie on a FUSE mount? Those of object stores cannot rename a folder. */
+bool ts_path_is_fuse(const char *path);
 char *ts_path_join(const char *a, const char *b);                 /* owns: caller, ts_free; NULL when out */
 
 typedef struct ts_file ts_file;
@@ -39,6 +41,9 @@ ts_status ts_sync_folder(const char *path, ts_error *err);
 ts_status ts_rename(const char *from, const char *to, ts_error *err);
 /* Swaps two paths in one step. UNIMPLEMENTED where the file system cannot; nothing changed then. */
 ts_status ts_exchange(const char *a, const char *b, ts_error *err);
+/* A second name of a file. UNIMPLEMENTED where the file system, or a border between two, allows none. */
+ts_status ts_link(const char *from, const char *to, ts_error *err);
+ts_status ts_remove_file(const char *path, ts_error *err);        /* missing is fine */
 ts_status ts_remove_tree(const char *path, ts_error *err);        /* never follows links; missing is fine */
 /* Names in a folder without . and .., sorted by bytes. Owns: caller, ts_names_free. */
 ts_status ts_list_folder(const char *path, char ***names, size_t *n, ts_error *err);
@@ -51,12 +56,41 @@ typedef struct ts_lock ts_lock;
 ts_status ts_lock_take(const char *path, ts_lock **out, ts_error *err);
 void ts_lock_release(ts_lock *l);                                 /* the file stays, empty; NULL is fine */
 
-/* Tests: the nth call from now that touches the kernel fails with errno e (0 = off). op is a bit set
- * of TS_FAULT_*; a short write is errno 0. */
+/* ---- tests ----------------------------------------------------------------------------------- */
+
 enum {
-    TS_FAULT_OPEN = 1, TS_FAULT_READ = 2, TS_FAULT_WRITE = 4,
-    TS_FAULT_SYNC = 8, TS_FAULT_RENAME = 16, TS_FAULT_MKDIR = 32, TS_FAULT_LOCK = 64
+    TS_FAULT_OPEN = 1,
+    TS_FAULT_READ = 2,
+    TS_FAULT_WRITE = 4,
+    TS_FAULT_SYNC = 8,
+    TS_FAULT_RENAME = 16, /* and exchange */
+    TS_FAULT_MKDIR = 32,
+    TS_FAULT_LOCK = 64,
+    TS_FAULT_LINK = 128,
+    TS_FAULT_UNLINK = 256, /* and rmdir */
+    TS_FAULT_CLOSE = 512,
+    TS_FAULT_LIST = 1024, /* the names of a folder, also to empty it */
+    TS_FAULT_ANY = 2047
 };
+/* The nth call from now that touches the kernel fails with errno e (nth 0 = off). op is a bit set of TS_FAULT_*; a
+ * short transfer is errno 0. */
 void ts_file_fault(unsigned op, uint64_t nth, int e);
+
+/* A call as an observer sees it. Paths are as the caller gave them. */
+typedef struct ts_file_call {
+    unsigned op;           /* one TS_FAULT_* */
+    const char *path, *to; /* to: of rename and link */
+    int flags;             /* of open, rename (RENAME_EXCHANGE) and unlink (AT_REMOVEDIR) */
+    uint64_t offset;       /* of a transfer */
+    const void *data;      /* of a write */
+    size_t n;              /* of a transfer; before: asked for, after: transferred */
+    bool done;             /* before the call, or after it? */
+    int e;                 /* after: 0, or why it failed */
+} ts_file_call;
+enum { TS_FILE_SHORT = -1 };
+/* Called before and after every call, on the thread that makes it. Before, it returns 0, or the errno to fail with
+ * instead of making the call, or TS_FILE_SHORT to transfer less. NULL: off. */
+typedef int (*ts_file_observer)(void *context, const ts_file_call *c);
+void ts_file_observe(ts_file_observer f, void *context);
 
 #endif

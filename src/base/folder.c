@@ -1,4 +1,4 @@
-/* base/folder.c – folders of the file seam: make, list, sync, rename, remove.
+/* base/folder.c – folders and names: make, list, sync, rename, link, remove.
  *
  * A rename is atomic but not durable until the parent folder is synced; callers that need both call
  * both. Removing never follows a link: it works through folder descriptors.
@@ -8,19 +8,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/file_internal.h"
 
-enum { REMOVE_DEPTH = 64 };
-
-static int make_folder(const char *path)
-{
-    int e = 0;
-    if (ts__file_fault(TS_FAULT_MKDIR, &e)) return e ? e : EIO;
-    return mkdir(path, 0777) == 0 ? 0 : errno;
-}
+enum { REMOVE_DEPTH = 64, FUSE_MAGIC = 0x65735546 };
 
 ts_status ts_make_folders(const char *path, ts_error *err)
 {
@@ -35,7 +28,7 @@ ts_status ts_make_folders(const char *path, ts_error *err)
         part[i] = '\0';
         /* Look first: mkdir of an existing parent may fail with EROFS or EACCES instead of EEXIST. */
         ts_path_kind kind = ts_path_kind_of(part);
-        int e = kind == TS_PATH_NONE ? make_folder(part) : 0;
+        int e = kind == TS_PATH_NONE ? ts__sys_mkdir(part) : 0;
         if (e == EEXIST) {
             kind = ts_path_kind_of(part);
             e = kind == TS_PATH_FOLDER ? 0 : EEXIST;
@@ -53,26 +46,21 @@ ts_status ts_make_folders(const char *path, ts_error *err)
 
 ts_status ts_sync_folder(const char *path, ts_error *err)
 {
-    int fd, e = 0;
+    int fd;
     TS_TRY(ts__open(path, O_RDONLY | O_DIRECTORY, 0, &fd, err));
-    bool fault = ts__file_fault(TS_FAULT_SYNC, &e);
-    if (fault && !e) e = EIO;
-    if (!fault && fsync(fd) != 0) e = errno;
-    close(fd);
+    int e = ts__sys_sync(fd, path);
+    (void)ts__sys_close(fd, path);
     /* Some file systems cannot sync a folder and say EINVAL; there is nothing more to ask of them. */
-    if (!fault && e == EINVAL) e = 0;
-    if (e == 0) return TS_OK;
+    if (e == 0 || e == EINVAL) return TS_OK;
     return TS_ERROR(err, ts__errno_status(e), "%s: cannot make the folder durable (fsync): %s",
                     path, ts__errno_words(e));
 }
 
+/* ---- names ----------------------------------------------------------------------------------- */
+
 ts_status ts_rename(const char *from, const char *to, ts_error *err)
 {
-    int e = 0;
-    if (ts__file_fault(TS_FAULT_RENAME, &e))
-        e = e ? e : EIO;
-    else if (rename(from, to) != 0)
-        e = errno;
+    int e = ts__sys_rename(from, to, 0);
     if (e == 0) return TS_OK;
     return TS_ERROR(err, ts__errno_status(e), "%s: cannot rename to %s: %s", from, to,
                     ts__errno_words(e));
@@ -80,11 +68,7 @@ ts_status ts_rename(const char *from, const char *to, ts_error *err)
 
 ts_status ts_exchange(const char *a, const char *b, ts_error *err)
 {
-    int e = 0;
-    if (ts__file_fault(TS_FAULT_RENAME, &e))
-        e = e ? e : EIO;
-    else if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) != 0)
-        e = errno;
+    int e = ts__sys_rename(a, b, RENAME_EXCHANGE);
     if (e == 0) return TS_OK;
     if (e == EINVAL || e == ENOSYS || e == EOPNOTSUPP || e == EXDEV)
         return TS_ERROR(err, TS_UNIMPLEMENTED, "%s: this file system cannot exchange two paths", a);
@@ -92,54 +76,105 @@ ts_status ts_exchange(const char *a, const char *b, ts_error *err)
                     ts__errno_words(e));
 }
 
-/* Empties the folder behind fd (and closes it); 0 or an errno. */
-static int empty_folder(int fd, int depth)
+ts_status ts_link(const char *from, const char *to, ts_error *err)
 {
-    if (depth > REMOVE_DEPTH) {
-        close(fd);
-        return ELOOP;
+    int e = ts__sys_link(from, to);
+    if (e == 0) return TS_OK;
+    /* EPERM: the file system has no links, or the kernel protects another user's file. */
+    if (e == EPERM || e == EXDEV || e == EMLINK || e == EOPNOTSUPP || e == ENOSYS || e == EINVAL)
+        return TS_ERROR(err, TS_UNIMPLEMENTED, "%s: cannot be linked as %s here: %s", from, to,
+                        strerror(e));
+    return TS_ERROR(err, ts__errno_status(e), "%s: cannot link as %s: %s", from, to,
+                    ts__errno_words(e));
+}
+
+bool ts_path_is_fuse(const char *path)
+{
+    struct statfs fs;
+    char *part = ts_strdup(path);
+    size_t n = part ? strlen(part) : 0;
+    int e = ENOENT;
+    while (e == ENOENT && n > 0) {
+        e = statfs(part, &fs) == 0 ? 0 : errno;
+        /* Next the folder around it: what stands before the last name. */
+        while (n > 0 && part[n - 1] == '/') n--;
+        while (n > 0 && part[n - 1] != '/') n--;
+        part[n] = '\0';
     }
-    DIR *d = fdopendir(fd);
+    if (e == ENOENT) e = statfs(".", &fs) == 0 ? 0 : errno; /* a relative path, nothing of it there */
+    ts_free(part);
+    return e == 0 && (unsigned long)fs.f_type == FUSE_MAGIC;
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+/* Where a removal is, for messages and tests (cut where it is too long), and its first failure. It asks for no memory:
+ * what cleans up must not need any. */
+typedef struct removal {
+    int e;
+    size_t n;
+    char path[4096];
+} removal;
+
+static void empty_folder(int fd, int depth, removal *r);
+
+/* Removes r->path, which is `name` in the folder behind `at`; after a failure r->path stays where that was. */
+static void remove_name(int at, const char *name, int depth, removal *r)
+{
+    int e = ts__sys_unlink_at(at, name, r->path, 0);
+    if ((e == EISDIR || e == EPERM) && !ts__sys_fault(TS_FAULT_LIST, r->path, &e)) {
+        int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        e = fd < 0 ? errno : 0;
+        if (e == 0) empty_folder(fd, depth, r);
+        if (r->e != 0) return;
+        if (e == 0) e = ts__sys_unlink_at(at, name, r->path, AT_REMOVEDIR);
+    }
+    if (e != ENOENT) r->e = e;
+}
+
+/* Closes fd. */
+static void empty_folder(int fd, int depth, removal *r)
+{
+    DIR *d = depth > REMOVE_DEPTH ? NULL : fdopendir(fd);
     if (!d) {
-        int e = errno;
+        r->e = depth > REMOVE_DEPTH ? ELOOP : errno;
         close(fd);
-        return e;
+        return;
     }
-    int e = 0;
     struct dirent *entry;
-    while (e == 0 && (errno = 0, entry = readdir(d))) {
-        const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
-        if (unlinkat(dirfd(d), name, 0) == 0 || errno == ENOENT) continue;
-        if (errno != EISDIR && errno != EPERM) {
-            e = errno;
-            break;
-        }
-        int child = openat(dirfd(d), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (child < 0) {
-            e = errno;
-            break;
-        }
-        e = empty_folder(child, depth + 1);
-        if (e == 0 && unlinkat(dirfd(d), name, AT_REMOVEDIR) != 0 && errno != ENOENT) e = errno;
+    size_t n = r->n;
+    while (r->e == 0 && (errno = 0, entry = readdir(d))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        snprintf(r->path + n, sizeof r->path - n, "/%s", entry->d_name);
+        r->n = strlen(r->path);
+        remove_name(dirfd(d), entry->d_name, depth + 1, r);
+        if (r->e != 0) break;
+        r->path[n] = '\0';
+        r->n = n;
     }
+    if (r->e == 0) r->e = errno;
     closedir(d);
-    return e;
 }
 
 ts_status ts_remove_tree(const char *path, ts_error *err)
 {
-    int e = 0;
-    if (unlink(path) != 0) e = errno;
+    removal r = {0};
+    snprintf(r.path, sizeof r.path, "%s", path);
+    r.n = strlen(r.path);
+    remove_name(AT_FDCWD, path, 0, &r);
+    if (r.e == 0) return TS_OK;
+    return TS_ERROR(err, ts__errno_status(r.e), "%s: cannot remove: %s", r.path,
+                    ts__errno_words(r.e));
+}
+
+ts_status ts_remove_file(const char *path, ts_error *err)
+{
+    int e = ts__sys_unlink_at(AT_FDCWD, path, path, 0);
     if (e == 0 || e == ENOENT) return TS_OK;
-    if (e == EISDIR || e == EPERM) {
-        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        e = fd < 0 ? errno : empty_folder(fd, 0);
-        if (e == 0 && rmdir(path) != 0 && errno != ENOENT) e = errno;
-        if (e == 0) return TS_OK;
-    }
     return TS_ERROR(err, ts__errno_status(e), "%s: cannot remove: %s", path, ts__errno_words(e));
 }
+
+/* ---- listing --------------------------------------------------------------------------------- */
 
 static int by_bytes(const void *a, const void *b)
 {
@@ -173,14 +208,15 @@ ts_status ts_list_folder(const char *path, char ***names, size_t *n, ts_error *e
     *n = 0;
     int fd;
     TS_TRY(ts__open(path, O_RDONLY | O_DIRECTORY, 0, &fd, err));
-    DIR *d = fdopendir(fd);
+    int e = 0;
+    DIR *d = ts__sys_fault(TS_FAULT_LIST, path, &e) ? NULL : fdopendir(fd);
     if (!d) {
-        int e = errno;
-        close(fd);
+        if (e == 0) e = errno;
+        (void)ts__sys_close(fd, path);
         return TS_ERROR(err, ts__errno_status(e), "%s: cannot list: %s", path, ts__errno_words(e));
     }
     bool complete = collect_names(d, names, n);
-    int e = complete ? errno : 0;
+    e = complete ? errno : 0;
     closedir(d);
     if (complete && e == 0) {
         if (*n) qsort(*names, *n, sizeof **names, by_bytes);

@@ -19,10 +19,10 @@ struct ts_lock {
     int fd;
 };
 
-static int lock_file(int fd)
+static int lock_file(int fd, const char *path)
 {
     int e = 0;
-    if (ts__file_fault(TS_FAULT_LOCK, &e)) return e ? e : EIO;
+    if (ts__sys_fault(TS_FAULT_LOCK, path, &e)) return e;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0)
         if (errno != EINTR) return errno;
     return 0;
@@ -53,7 +53,7 @@ ts_status ts_lock_take(const char *path, ts_lock **out, ts_error *err)
     int fd;
     *out = NULL;
     TS_TRY(ts__open(path, O_RDWR | O_CREAT | O_NOCTTY | O_NONBLOCK, 0666, &fd, err));
-    int e = lock_file(fd);
+    int e = lock_file(fd, path);
     if (e == 0) {
         ts_lock *l = ts_alloc(sizeof *l);
         if (l) {
