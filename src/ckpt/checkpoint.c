@@ -1,16 +1,18 @@
 /* ckpt/checkpoint.c – saves a checkpoint so that a crash at any point leaves the old or the new one.
  *
- * Order: write the shard and sync it; write the manifest with the shard's length and hash and sync
- * it; sync the temporary folder; rename it; sync the parent. Before the rename nothing of the run has
- * changed; after it everything is on disk. A failed fsync gives the checkpoint up: the kernel may
- * have dropped the pages, so a second fsync that succeeds would prove nothing.
+ * By rename: everything is written beside its place and synced, file by file, then the folder; it is renamed; the parent
+ * is synced. Before the rename nothing of the run has changed; after it everything is on disk. By manifest: the files are
+ * written in place and synced, then the folder, then the manifest, then the folder and its parent; a folder without a
+ * manifest is no checkpoint. A failed fsync gives the checkpoint up: the kernel may have dropped the pages, so a second
+ * fsync that succeeds would prove nothing.
  *
- * Leftovers of killed saves are found by name and removed at the next save, when their process is
- * gone. Not here: reading (checkpoint_read.c), several shards, object stores, asynchronous saves.
+ * Leftovers of killed saves are found by name and removed at the next save, when their process is gone.
+ * Not here: what the files hold (checkpoint_write.c), reading (checkpoint_read.c), which ones stay (checkpoint_keep.c).
  */
 #include "ckpt/checkpoint.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +21,10 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "ckpt/checkpoint_internal.h"
 
-enum { PIECE = 1 << 18, HOST_BYTES = 64, STALE_SECONDS = 24 * 3600 };
+enum { HOST_BYTES = 64, STALE_SECONDS = 24 * 3600 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -39,8 +40,7 @@ static void host_name(char host[HOST_BYTES + 1])
     }
 }
 
-/* folder/step, and with temporary the place where it is written. Owns: caller. */
-static char *step_path(const char *folder, int64_t step, bool temporary)
+char *ts__checkpoint_step_path(const char *folder, int64_t step, bool temporary)
 {
     char name[HOST_BYTES + 64], host[HOST_BYTES + 1];
     int n = snprintf(name, sizeof name, "%lld", (long long)step);
@@ -100,121 +100,26 @@ static ts_status remove_leftovers(const char *folder, ts_error *err)
     return TS_OK;
 }
 
-/* ---- shard and manifest ---------------------------------------------------------------------- */
-
-static ts_status write_entry(ts_tensor_writer *w, const ts_checkpoint_entry *e, float *piece,
-                             ts_error *err)
-{
-    uint64_t count = 1; /* the writer has checked that this does not overflow */
-    for (int i = 0; i < e->rank; i++) count *= (uint64_t)e->dim[i];
-    for (uint64_t first = 0; first < count; first += PIECE) {
-        size_t n = count - first < PIECE ? (size_t)(count - first) : PIECE;
-        if (!e->data) {
-            ts_status status = e->fill(e->context, first, n, piece, err);
-            if (status != TS_OK) return ts__error_context(err, "values of \"%s\"", e->name), status;
-        }
-        TS_TRY(ts_tensor_writer_add(w, e->data ? e->data + first : piece, n * sizeof *piece, err));
-    }
-    return TS_OK;
-}
-
-typedef struct shard {
-    uint64_t hash, bytes;
-} shard;
-
-static ts_status write_shard(const char *path, const ts_checkpoint_entry *entries, size_t n,
-                             shard *out, ts_error *err)
-{
-    static const char *const metadata[][2] = {{"format", "pt"}};
-    size_t bytes;
-    ts_tensor_spec *specs = ts_mul_size(n, sizeof *specs, &bytes) ? NULL : ts_alloc(bytes);
-    float *piece = ts_alloc(PIECE * sizeof *piece);
-    ts_tensor_writer *w = NULL;
-    ts_status status = specs && piece ? TS_OK : out_of_memory(path, err);
-    if (status == TS_OK) {
-        for (size_t i = 0; i < n; i++) {
-            TS_ASSERT(entries[i].rank >= 0 && entries[i].rank <= TS_TENSOR_RANK);
-            TS_ASSERT(entries[i].data || entries[i].fill);
-            specs[i] = (ts_tensor_spec){
-                .name = entries[i].name, .dtype = TS_FILE_F32, .rank = entries[i].rank};
-            memcpy(specs[i].dim, entries[i].dim, sizeof specs[i].dim);
-        }
-        status = ts_tensor_writer_open(path, specs, n, metadata, 1, &w, err);
-    }
-    for (size_t i = 0; i < n && status == TS_OK; i++)
-        status = write_entry(w, &entries[i], piece, err);
-    if (status == TS_OK) {
-        status = ts_tensor_writer_close(w, true, &out->hash, &out->bytes, err);
-        w = NULL;
-    }
-    ts_tensor_writer_abandon(w);
-    ts_free(piece);
-    ts_free(specs);
-    return status;
-}
-
-/* Not built as a JSON tree: that would copy the state, and a tree can lose a key when memory is out. */
-static ts_status make_manifest(int64_t step, const json_t *state, size_t tensors, const shard *s,
-                               ts_string *out)
-{
-    uint64_t state_hash;
-    char *text = ts_json_dump(state, JSON_INDENT(2));
-    if (!text || !ts__checkpoint_state_hash(state, &state_hash)) {
-        ts_free(text);
-        return TS_RESOURCE_EXHAUSTED;
-    }
-    ts_string_printf(out, "{\n\"format\": \"%s\",\n\"version\": %d,\n", TS__CHECKPOINT_FORMAT,
-                     TS__CHECKPOINT_VERSION);
-    ts_string_printf(out, "\"program\": \"tessera %s\",\n\"step\": %lld,\n", TS_VERSION,
-                     (long long)step);
-    ts_string_printf(out, "\"shards\": [{\"file\": \"%s\", \"bytes\": %llu, ", TS__CHECKPOINT_SHARD,
-                     (unsigned long long)s->bytes);
-    ts_string_printf(out, "\"xxh3\": \"%016llx\", \"tensors\": %zu}],\n",
-                     (unsigned long long)s->hash, tensors);
-    ts_string_printf(out,
-                     "\"state_xxh3\": \"%016llx\",\n\"state\": ", (unsigned long long)state_hash);
-    ts_string_add(out, text);
-    ts_string_add(out, "\n}\n");
-    ts_free(text);
-    return out->failed ? TS_RESOURCE_EXHAUSTED : TS_OK;
-}
-
-static ts_status write_manifest(const char *path, const ts_string *text, ts_error *err)
-{
-    ts_writer *w;
-    TS_TRY(ts_writer_open(path, false, &w, err));
-    ts_status status = ts_writer_write(w, text->data, text->length, err);
-    if (status == TS_OK) return ts_writer_close(w, true, err);
-    ts_writer_abandon(w);
-    return status;
-}
-
-/* Everything of the checkpoint in the temporary folder, durable. */
-static ts_status write_all(const char *temporary, int64_t step, const ts_checkpoint_entry *entries,
-                           size_t n, const json_t *state, ts_error *err)
-{
-    char *shard_path = ts_path_join(temporary, TS__CHECKPOINT_SHARD);
-    char *manifest_path = ts_path_join(temporary, TS__CHECKPOINT_MANIFEST);
-    ts_string text = ts_string_new(TS__MANIFEST_BYTES);
-    shard s;
-    ts_status status = shard_path && manifest_path ? TS_OK : out_of_memory(temporary, err);
-    if (status == TS_OK) status = ts_make_folders(temporary, err);
-    if (status == TS_OK) status = write_shard(shard_path, entries, n, &s, err);
-    if (status == TS_OK) {
-        bool made = make_manifest(step, state, n, &s, &text) == TS_OK;
-        status =
-            made ? write_manifest(manifest_path, &text, err)
-                 : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: no memory for it, or over %d bytes",
-                            manifest_path, TS__MANIFEST_BYTES);
-    }
-    if (status == TS_OK) status = ts_sync_folder(temporary, err);
-    ts_string_free(&text);
-    ts_free(manifest_path);
-    ts_free(shard_path);
-    return status;
-}
-
 /* ---- commit ---------------------------------------------------------------------------------- */
+
+/* Without an exchange of folders the old one would be missing for a moment: only a useless one may be. Its manifest goes
+ * first, so that what is left of it is none. */
+static ts_status make_room(const char *final, ts_error *err)
+{
+    ts_checkpoint *old = NULL;
+    if (ts_checkpoint_open(final, &old, NULL) != TS_DATA_LOSS) {
+        ts_checkpoint_close(old);
+        return TS_ERROR(err, TS_ALREADY_EXISTS,
+                        "%s: a checkpoint of this step is there and this file system cannot exchange "
+                        "folders; remove it (tessera checkpoint rm), or save another step",
+                        final);
+    }
+    char *manifest = ts_path_join(final, TS__CHECKPOINT_MANIFEST);
+    ts_status status = manifest ? ts_remove_tree(manifest, err) : out_of_memory(final, err);
+    ts_free(manifest);
+    if (status == TS_OK) status = ts_sync_folder(final, err);
+    return status == TS_OK ? ts_remove_tree(final, err) : status;
+}
 
 /* Puts the durable temporary folder in its place. *replaced: temporary now holds the old one. */
 static ts_status put_in_place(const char *temporary, const char *final, bool *replaced,
@@ -229,16 +134,7 @@ static ts_status put_in_place(const char *temporary, const char *final, bool *re
         if (err && err->code == TS_OK) *err = why;
         return status;
     }
-    /* Without an exchange the old one would be missing for a moment: only a useless one may be. */
-    ts_checkpoint *old = NULL;
-    if (ts_checkpoint_open(final, &old, NULL) != TS_DATA_LOSS) {
-        ts_checkpoint_close(old);
-        return TS_ERROR(err, TS_ALREADY_EXISTS,
-                        "%s: a checkpoint of this step is there and the file "
-                        "system cannot exchange folders; remove it, or save another step",
-                        final);
-    }
-    TS_TRY(ts_remove_tree(final, err));
+    TS_TRY(make_room(final, err));
     return ts_rename(temporary, final, err);
 }
 
@@ -254,67 +150,107 @@ static char *parent_of(const char *path)
     return parent;
 }
 
-static ts_status save(const char *folder, const char *temporary, const char *final, int64_t step,
-                      const ts_checkpoint_entry *entries, size_t n, const json_t *state,
-                      ts_error *err)
+/* The checkpoint whose frozen files can be taken; NULL: none, and they are written. */
+static ts_checkpoint *find_frozen(const ts__save *s)
+{
+    ts_checkpoint *c = NULL;
+    if (!s->o->frozen_from || ts_checkpoint_look(s->o->frozen_from, &c, NULL) != TS_OK) return NULL;
+    if (ts__save_matches_frozen(s, c)) return c;
+    ts_checkpoint_close(c);
+    return NULL;
+}
+
+bool ts_checkpoint_has_frozen(const ts_checkpoint_save_options *o)
+{
+    ts__save s;
+    if (ts__save_open(o, &s, NULL) != TS_OK) return false;
+    ts_checkpoint *c = find_frozen(&s);
+    ts__save_close(&s);
+    ts_checkpoint_close(c);
+    return c != NULL;
+}
+
+/* Everything of the checkpoint durable in s->folder; the manifest last, when the names of the others are durable. */
+static ts_status write_all(ts__save *s, ts_error *err)
+{
+    TS_TRY(ts_make_folders(s->folder, err));
+    TS_TRY(ts__save_files(s, err));
+    TS_TRY(ts_sync_folder(s->folder, err));
+    TS_TRY(ts__save_manifest(s, err));
+    return ts_sync_folder(s->folder, err);
+}
+
+static ts_status save_by_rename(ts__save *s, const char *temporary, const char *final,
+                                ts_error *err)
 {
     bool replaced = false;
-    char *parent = parent_of(folder);
-    ts_status status = parent ? ts_make_folders(folder, err) : out_of_memory(folder, err);
-    if (status == TS_OK) status = ts_sync_folder(parent, err);
-    ts_free(parent);
-    TS_TRY(status);
-    TS_TRY(remove_leftovers(folder, err));
-    status = write_all(temporary, step, entries, n, state, err);
+    TS_TRY(remove_leftovers(s->o->folder, err));
+    s->folder = temporary;
+    ts_status status = write_all(s, err);
     if (status == TS_OK) status = put_in_place(temporary, final, &replaced, err);
     if (status != TS_OK) {
-        (void)ts_remove_tree(temporary,
-                             NULL); /* what cannot be removed now goes at the next save */
+        (void)ts_remove_tree(temporary, NULL); /* what cannot be removed now goes at the next save */
         return status;
     }
-    TS_TRY(ts_sync_folder(folder, err));
+    TS_TRY(ts_sync_folder(s->o->folder, err));
     if (replaced) (void)ts_remove_tree(temporary, NULL);
     return TS_OK;
 }
 
-ts_status ts_checkpoint_save(const char *folder, int64_t step, const ts_checkpoint_entry *entries,
-                             size_t n, const json_t *state, ts_error *err)
+static ts_status save_by_manifest(ts__save *s, const char *final, ts_error *err)
 {
-    TS_ASSERT(step >= 0 && json_is_object(state));
-    char *temporary = step_path(folder, step, true), *final = step_path(folder, step, false);
-    ts_status status = temporary && final ? TS_OK : out_of_memory(folder, err);
-    if (status == TS_OK) status = save(folder, temporary, final, step, entries, n, state, err);
+    if (ts_path_kind_of(final) != TS_PATH_NONE) TS_TRY(make_room(final, err));
+    s->folder = final;
+    ts_status status = write_all(s, err);
+    if (status != TS_OK) {
+        ts_error unsaid = {0}; /* without its manifest it is none; the rest is room given back */
+        (void)make_room(final, &unsaid);
+        return status;
+    }
+    return ts_sync_folder(s->o->folder, err);
+}
+
+static ts_status save(ts__save *s, const char *temporary, const char *final, ts_error *err)
+{
+    const ts_checkpoint_save_options *o = s->o;
+    char *parent = parent_of(o->folder);
+    ts_status status = parent ? ts_make_folders(o->folder, err) : out_of_memory(o->folder, err);
+    if (status == TS_OK) status = ts_sync_folder(parent, err);
+    ts_free(parent);
+    TS_TRY(status);
+    ts_commit commit = o->commit == TS_COMMIT_AUTO ? ts_checkpoint_commit_of(o->folder) : o->commit;
+    s->frozen = find_frozen(s);
+    status = commit == TS_COMMIT_RENAME ? save_by_rename(s, temporary, final, err)
+                                        : save_by_manifest(s, final, err);
+    ts_checkpoint_close(s->frozen);
+    return status;
+}
+
+void ts_checkpoint_save_options_default(ts_checkpoint_save_options *o)
+{
+    *o = (ts_checkpoint_save_options){.struct_size = sizeof *o, .devices = 1, .score = (double)NAN};
+}
+
+ts_commit ts_checkpoint_commit_of(const char *folder)
+{
+    return ts_is_fuse(folder) ? TS_COMMIT_MANIFEST : TS_COMMIT_RENAME;
+}
+
+ts_status ts_checkpoint_save(const ts_checkpoint_save_options *o, ts_error *err)
+{
+    ts__save s = {0};
+    TS_ASSERT(o->step >= 0 && json_is_object(o->state));
+    char *temporary = ts__checkpoint_step_path(o->folder, o->step, true);
+    char *final = ts__checkpoint_step_path(o->folder, o->step, false);
+    ts_status status = temporary && final ? TS_OK : out_of_memory(o->folder, err);
+    if (status == TS_OK) status = ts__save_open(o, &s, err);
+    if (status == TS_OK) status = save(&s, temporary, final, err);
     if (status != TS_OK)
         ts__error_context(err,
                           "the checkpoint of step %lld was not saved, earlier ones are untouched",
-                          (long long)step);
+                          (long long)o->step);
+    ts__save_close(&s);
     ts_free(temporary);
     ts_free(final);
-    return status;
-}
-
-/* Renamed first, so that a half removed folder never carries a step's name. */
-static ts_status remove_step(const char *folder, int64_t step, ts_error *err)
-{
-    char *temporary = step_path(folder, step, true), *final = step_path(folder, step, false);
-    ts_status status = temporary && final ? TS_OK : out_of_memory(folder, err);
-    if (status == TS_OK) status = ts_rename(final, temporary, err);
-    if (status == TS_OK) status = ts_remove_tree(temporary, err);
-    ts_free(temporary);
-    ts_free(final);
-    return status;
-}
-
-ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t keep, ts_error *err)
-{
-    int64_t *steps;
-    size_t n;
-    TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
-    if (keep == 0) keep = 1;
-    while (n > 0 && steps[n - 1] > saved_step) n--;
-    ts_status status = TS_OK;
-    for (size_t i = 0; i + keep < n && status == TS_OK; i++)
-        status = remove_step(folder, steps[i], err);
-    ts_free(steps);
     return status;
 }

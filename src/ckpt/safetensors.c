@@ -8,44 +8,37 @@
 
 #include <stdlib.h>
 
-#include "base/file.h"
 #include "base/json.h"
-#include "ckpt/safetensors_header.h"
+#include "ckpt/safetensors_internal.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "tensors are read as they lie in the file");
 
-enum { SCRATCH_BYTES = 64 << 10, INDEX_BYTES = 64 << 20, SHARDS_MAX = 4096 };
+/* More files than KEEP_OPEN are opened only while they are read: descriptors are few. */
+enum { SCRATCH_BYTES = 64 << 10, INDEX_BYTES = 64 << 20, SHARDS_MAX = 4096, KEEP_OPEN = 256 };
 static const uint64_t HEADER_BYTES = 100000000;
-
-struct ts_tensors {
-    ts_arena *arena; /* names and metadata */
-    ts_file **file;
-    int n_files;
-    ts_tensor *tensor; /* of all files, sorted by name */
-    size_t n;
-    ts_st_pair *metadata; /* of the first file, sorted by key */
-    size_t n_metadata;
-};
 
 void ts_tensors_close(ts_tensors *t)
 {
     if (!t) return;
     for (int i = 0; i < t->n_files; i++) ts_file_close(t->file[i]);
     ts_free(t->file);
+    ts_free(t->path);
     ts_free(t->tensor);
     ts_free(t->metadata);
     ts_arena_free(t->arena);
     ts_free(t);
 }
 
-static ts_tensors *tensors_new(int max_files)
+ts_tensors *ts__tensors_new(int max_files)
 {
     ts_tensors *t = ts_alloc_zero(sizeof *t);
     if (!t) return NULL;
     t->arena = ts_arena_new();
     t->file = ts_alloc_zero((size_t)max_files * sizeof *t->file);
-    if (t->arena && t->file) return t;
+    t->path = ts_alloc_zero((size_t)max_files * sizeof *t->path);
+    t->max_files = max_files;
+    if (t->arena && t->file && t->path) return t;
     ts_tensors_close(t);
     return NULL;
 }
@@ -84,49 +77,71 @@ static ts_status read_header(ts_file *f, char **text, size_t *n, ts_error *err)
     return status;
 }
 
-/* Appends the tensors of one more file, unsorted. */
-static ts_status add_file(ts_tensors *t, const char *path, ts_error *err)
+/* Grows by doubling: thousands of shards have millions of tensors. */
+static ts_status append(ts_tensors *t, const ts_tensor *more, size_t n, const char *path,
+                        ts_error *err)
 {
-    ts_file *f;
-    TS_TRY(ts_file_open(path, &f, err));
-    int index = t->n_files++;
-    t->file[index] = f;
+    size_t wanted, capacity = t->capacity ? t->capacity : 64, bytes;
+    bool fits = !ts_add_size(t->n, n, &wanted);
+    while (fits && capacity < wanted) fits = !ts_mul_size(capacity, 2, &capacity);
+    fits = fits && !ts_mul_size(capacity, sizeof *t->tensor, &bytes);
+    if (fits && (capacity > t->capacity || !t->tensor)) {
+        ts_tensor *all = ts_realloc(t->tensor, t->capacity * sizeof *all, bytes);
+        fits = all != NULL;
+        if (fits) t->tensor = all;
+        if (fits) t->capacity = capacity;
+    }
+    if (!fits)
+        return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory for its list of tensors",
+                        path);
+    if (n) memcpy(t->tensor + t->n, more, n * sizeof *more);
+    t->n += n;
+    return TS_OK;
+}
+
+static ts_status parse_file(ts_tensors *t, ts_file *f, int index, const char *path, ts_error *err)
+{
     char *text = NULL;
-    size_t n = 0, bytes;
+    size_t n = 0;
     TS_TRY(read_header(f, &text, &n, err));
     ts_st_header h;
     ts_status status = ts__safetensors_parse(text, n, ts_file_size(f), path, t->arena, &h, err);
     ts_free(text);
     TS_TRY(status);
     for (size_t i = 0; i < h.n; i++) h.tensor[i].file = index;
+    status = append(t, h.tensor, h.n, path, err);
     if (index == 0) {
-        t->tensor = h.tensor;
-        t->n = h.n;
         t->metadata = h.metadata;
         t->n_metadata = h.n_metadata;
-        return TS_OK;
-    }
-    ts_tensor *all = NULL;
-    if (!ts_add_size(t->n, h.n, &bytes) && !ts_mul_size(bytes, sizeof *all, &bytes))
-        all = ts_realloc(t->tensor, t->n * sizeof *all, bytes);
-    if (all) {
-        if (h.n) memcpy(all + t->n, h.tensor, h.n * sizeof *all);
-        t->tensor = all;
-        t->n += h.n;
-    } else {
-        status =
-            TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory for its list of tensors", path);
+        h.metadata = NULL;
     }
     ts__safetensors_header_free(&h);
+    return status;
+}
+
+ts_status ts__tensors_add_file(ts_tensors *t, const char *path, ts_error *err)
+{
+    ts_file *f;
+    TS_ASSERT(t->n_files < t->max_files);
+    char *copy = ts_arena_strdup(t->arena, path);
+    if (!copy) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
+    TS_TRY(ts_file_open(path, &f, err));
+    int index = t->n_files++;
+    t->path[index] = copy;
+    ts_status status = parse_file(t, f, index, path, err);
+    if (t->max_files <= KEEP_OPEN)
+        t->file[index] = f;
+    else
+        ts_file_close(f);
     return status;
 }
 
 ts_status ts_tensors_open(const char *path, ts_tensors **out, ts_error *err)
 {
     *out = NULL;
-    ts_tensors *t = tensors_new(1);
+    ts_tensors *t = ts__tensors_new(1);
     if (!t) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
-    ts_status status = add_file(t, path, err);
+    ts_status status = ts__tensors_add_file(t, path, err);
     if (status == TS_OK)
         *out = t;
     else
@@ -225,7 +240,7 @@ static ts_status open_shards(const char *index, const json_t *map, ts_tensors **
     if (n > SHARDS_MAX)
         status = TS_ERROR(err, TS_DATA_LOSS, "%s: names %zu shards; expected at most %d", index, n,
                           SHARDS_MAX);
-    else if (!(t = tensors_new((int)n)))
+    else if (!(t = ts__tensors_new((int)n)))
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", index);
     const char *slash = strrchr(index, '/');
     size_t folder_bytes = slash ? (size_t)(slash - index) + 1 : 0;
@@ -235,7 +250,7 @@ static ts_status open_shards(const char *index, const json_t *map, ts_tensors **
         ts_string_add(&path, shards[i]);
         if (path.failed)
             status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", index);
-        else if ((status = add_file(t, path.data, err)) == TS_NOT_FOUND && err)
+        else if ((status = ts__tensors_add_file(t, path.data, err)) == TS_NOT_FOUND && err)
             ts__error_context(err, "%s names a shard that is missing", index);
         ts_string_free(&path);
     }
@@ -309,7 +324,7 @@ const ts_tensor *ts_tensors_find(const ts_tensors *t, const char *name)
 
 const char *ts_tensors_path_of(const ts_tensors *t, const ts_tensor *x)
 {
-    return ts_file_path(t->file[x->file]);
+    return t->path[x->file];
 }
 
 const char *ts_tensors_metadata(const ts_tensors *t, const char *key)
@@ -321,6 +336,16 @@ const char *ts_tensors_metadata(const ts_tensors *t, const char *key)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+ts_status ts__tensors_read_file(ts_tensors *t, int file, uint64_t offset, void *to, size_t n,
+                                ts_error *err)
+{
+    ts_file *f = t->file[file];
+    if (!f) TS_TRY(ts_file_open(t->path[file], &f, err));
+    ts_status status = ts_file_read_at(f, offset, to, n, err);
+    if (!t->file[file]) ts_file_close(f);
+    return status;
+}
+
 ts_status ts_tensors_read(ts_tensors *t, const ts_tensor *x, uint64_t first, void *to, size_t n,
                           ts_error *err)
 {
@@ -329,7 +354,11 @@ ts_status ts_tensors_read(ts_tensors *t, const ts_tensor *x, uint64_t first, voi
                         "%s: tensor \"%s\" has %llu bytes; %zu from byte %llu were asked for",
                         ts_tensors_path_of(t, x), x->name, (unsigned long long)x->bytes, n,
                         (unsigned long long)first);
-    ts_status status = ts_file_read_at(t->file[x->file], x->offset + first, to, n, err);
+    size_t element = (size_t)ts_file_dtype_bits(x->dtype) / 8;
+    TS_ASSERT(!x->n_part || (first % element == 0 && n % element == 0));
+    ts_status status =
+        x->n_part ? ts__tensors_read_parts(t, x, first / element, to, n / element, element, err)
+                  : ts__tensors_read_file(t, x->file, x->offset + first, to, n, err);
     if (status != TS_OK && err) ts__error_context(err, "tensor \"%s\"", x->name);
     return status;
 }

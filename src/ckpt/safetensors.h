@@ -3,7 +3,8 @@
  *
  * The reader is stricter than the reference implementation: what is ambiguous there is an error here
  * (duplicate names, unknown fields, holes, rank over 8 …). Everything about a file that is wrong is
- * DATA_LOSS with the path, the byte and the tensor. No tensor is ever held whole by this room.
+ * DATA_LOSS with the path, the byte and the tensor. No tensor is ever held whole by this room. A tensor may lie in
+ * several files as boxes (a checkpoint's shards): it is put together as it is read.
  *
  * Not here: which tensors a model needs (models/), manifests and commits (checkpoint.h).
  */
@@ -50,7 +51,9 @@ typedef struct ts_tensor {
     int64_t dim[TS_TENSOR_RANK];
     uint64_t count;         /* elements */
     uint64_t offset, bytes; /* in its file, from the file's start */
-    int file;               /* which file of the list */
+    int file;               /* which file of the list; of several parts that of the first */
+    int n_part;             /* 0: it lies whole in that file */
+    const struct ts_tensor_part *part;
 } ts_tensor;
 
 typedef struct ts_tensors ts_tensors; /* open files and the list of what they hold */
@@ -68,7 +71,7 @@ const char *ts_tensors_path_of(const ts_tensors *t, const ts_tensor *x); /* its 
 const char *ts_tensors_metadata(const ts_tensors *t,
                                 const char *key); /* of the first file; or NULL */
 
-/* n bytes of x from byte first (counted from its own start). Threads may read at once. */
+/* n bytes of x from byte first (counted from its own start), whole elements of one in parts. Threads may read at once. */
 ts_status ts_tensors_read(ts_tensors *t, const ts_tensor *x, uint64_t first, void *to, size_t n,
                           ts_error *err);
 /* count elements of an F32, BF16, F16 or F64 tensor from element first, as f32. */

@@ -259,6 +259,47 @@ ts_status ts_state_read(const ts_state_tensor *t, uint64_t first, size_t n, floa
     return status;
 }
 
+/* ---- what each device writes ------------------------------------------------------------------ */
+
+static bool is_owner(const ts_state *s, int input, int device)
+{
+    const ts_mesh *m = ts_placed_mesh(&s->placed);
+    const ts_spec spec = ts_placed_in(&s->placed, input);
+    return !m || ts_spec_owner(m, &spec, device);
+}
+
+ts_status ts_state_parts(const ts_state *s, ts_state_part **out, size_t *n, ts_error *err)
+{
+    size_t tensors = ts_state_tensor_count(s), count, bytes;
+    ts_state_part *p = NULL;
+    *n = 0;
+    if (!ts_mul_size(tensors, (size_t)s->devices, &count) &&
+        !ts_mul_size(count + 1, sizeof *p, &bytes))
+        p = ts_alloc(bytes);
+    if (!p) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a checkpoint");
+    for (int d = 0; d < s->devices; d++)
+        for (size_t i = 0; i < tensors; i++) {
+            ts_state_part *x = &p[*n];
+            ts_state_tensor_at(s, i, &x->tensor);
+            if (!is_owner(s, x->tensor.input, d)) continue;
+            x->device = d;
+            x->box = piece_of(&x->tensor, d);
+            x->frozen = !is_written(s->graph, x->tensor.input);
+            x->buffer = buffer_of(&x->tensor, d);
+            x->at = byte_of(&x->tensor, &x->box, 0);
+            (*n)++;
+        }
+    *out = p;
+    return TS_OK;
+}
+
+ts_status ts_state_part_read(const ts_state_part *p, uint64_t first, size_t n, float *to,
+                             ts_error *err)
+{
+    return ts_download(buffer_of(&p->tensor, p->device), to,
+                       byte_of(&p->tensor, &p->box, (size_t)first), n * sizeof *to, err);
+}
+
 /* A device's whole piece against its owner's; scratch: two of them. */
 static ts_status check_replica(const ts_state_tensor *t, int home, int device, float *scratch,
                                ts_error *err)

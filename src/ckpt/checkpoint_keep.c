@@ -1,0 +1,137 @@
+/* ckpt/checkpoint_keep.c – which checkpoints of a run stay, and how one is removed.
+ *
+ * What is removed stops being a checkpoint in one step: it is renamed, or its manifest goes first. Only whole ones count
+ * as kept, so that a damaged one never takes the place of a good one; damaged ones are left for people to look at.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "ckpt/checkpoint_internal.h"
+
+static ts_status out_of_memory(const char *path, ts_error *err)
+{
+    return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+static ts_status remove_by_manifest(const char *final, ts_error *err)
+{
+    char *manifest = ts_path_join(final, TS__CHECKPOINT_MANIFEST);
+    ts_status status = manifest ? ts_remove_tree(manifest, err) : out_of_memory(final, err);
+    if (status == TS_OK) status = ts_sync_folder(final, err);
+    if (status == TS_OK) status = ts_remove_tree(final, err);
+    ts_free(manifest);
+    return status;
+}
+
+ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
+{
+    char *temporary = ts__checkpoint_step_path(folder, step, true);
+    char *final = ts__checkpoint_step_path(folder, step, false);
+    ts_status status = temporary && final ? TS_OK : out_of_memory(folder, err);
+    if (status == TS_OK && ts_path_kind_of(final) == TS_PATH_NONE)
+        status = TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint of step %lld", folder,
+                          (long long)step);
+    if (status == TS_OK) {
+        bool renamed = ts_checkpoint_commit_of(folder) == TS_COMMIT_RENAME &&
+                       ts_rename(final, temporary, NULL) == TS_OK;
+        status = renamed ? ts_remove_tree(temporary, err) : remove_by_manifest(final, err);
+    }
+    ts_free(temporary);
+    ts_free(final);
+    return status;
+}
+
+/* ---- keeping --------------------------------------------------------------------------------- */
+
+typedef struct kept {
+    int64_t step;
+    double score; /* NaN: none */
+    bool whole;
+    bool begun; /* it has no manifest: it never became whole */
+    bool newest, best;
+} kept;
+
+static ts_status look(const char *folder, kept *k, ts_error *err)
+{
+    ts_checkpoint *c = NULL;
+    ts_error why = {0};
+    char *path = ts__checkpoint_step_path(folder, k->step, false);
+    char *manifest = path ? ts_path_join(path, TS__CHECKPOINT_MANIFEST) : NULL;
+    ts_status status = TS_OK;
+    if (!manifest) {
+        status = out_of_memory(folder, err);
+    } else {
+        k->begun = ts_path_kind_of(manifest) == TS_PATH_NONE;
+        status = ts_checkpoint_look(path, &c, &why);
+        k->whole = status == TS_OK;
+        k->score = k->whole ? ts_checkpoint_score(c) : (double)NAN;
+        ts_checkpoint_close(c);
+        status = status == TS_RESOURCE_EXHAUSTED ? TS_ERROR(err, status, "%s", why.msg) : TS_OK;
+    }
+    ts_free(manifest);
+    ts_free(path);
+    return status;
+}
+
+static void mark(kept *k, size_t n, size_t newest, size_t best)
+{
+    for (size_t i = n; i-- > 0 && newest > 0;)
+        if (k[i].whole) k[i].newest = true, newest--;
+    for (; best > 0; best--) {
+        kept *least = NULL; /* of equals the later one */
+        for (size_t i = 0; i < n; i++)
+            if (k[i].whole && !k[i].best && !isnan(k[i].score) &&
+                (!least || k[i].score <= least->score))
+                least = &k[i];
+        if (!least) return;
+        least->best = true;
+    }
+}
+
+static ts_status remove_others(const char *folder, const kept *k, size_t n, int64_t saved_step,
+                               ts_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (k[i].step == saved_step || k[i].newest || k[i].best || !(k[i].whole || k[i].begun))
+            continue;
+        ts_error why = {0};
+        ts_status status = ts_checkpoint_remove(folder, k[i].step, &why);
+        if (status != TS_OK && status != TS_NOT_FOUND) /* else someone removed it just now */
+            return TS_ERROR(err, status, "%s", why.msg);
+    }
+    return TS_OK;
+}
+
+ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t newest, size_t best,
+                             ts_error *err)
+{
+    int64_t *steps;
+    size_t n;
+    bool there = false;
+    if (newest == 0) return TS_OK;
+    TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
+    while (n > 0 && steps[n - 1] > saved_step) n--;
+    kept *k = ts_alloc_zero((n + 1) * sizeof *k);
+    ts_status status = k ? TS_OK : out_of_memory(folder, err);
+    for (size_t i = 0; i < n && status == TS_OK; i++) {
+        k[i].step = steps[i];
+        status = look(folder, &k[i], err);
+        there |= k[i].step == saved_step && k[i].whole;
+    }
+    if (status == TS_OK && !there)
+        status = TS_ERROR(err, TS_DATA_LOSS,
+                          "%s: the checkpoint of step %lld was just saved and is not there; nothing "
+                          "older is removed",
+                          folder, (long long)saved_step);
+    if (status == TS_OK) {
+        mark(k, n, newest, best);
+        status = remove_others(folder, k, n, saved_step, err);
+    }
+    ts_free(k);
+    ts_free(steps);
+    return status;
+}

@@ -1,0 +1,114 @@
+/* ckpt/checkpoint_newest.c – the checkpoints of a folder, and the newest of them that can be used.
+ *
+ * What does not verify is skipped for the one before, with the reason in the log. Trouble that is not the checkpoint's
+ * own (no permission, memory out) is returned at once: skipping would silently throw training away. When three fail
+ * alike, the cause is not one checkpoint's, and the run stops.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "ckpt/checkpoint_internal.h"
+
+enum { SAME_FAILURES_MAX = 3 };
+
+bool ts__checkpoint_step_of(const char *name, size_t n, int64_t *step)
+{
+    int64_t value = 0;
+    if (n == 0 || (n > 1 && name[0] == '0')) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (name[i] < '0' || name[i] > '9') return false;
+        if (ts_mul_i64(value, 10, &value) || ts_add_i64(value, name[i] - '0', &value)) return false;
+    }
+    *step = value;
+    return true;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+ts_status ts_checkpoint_list(const char *folder, int64_t **steps, size_t *n, ts_error *err)
+{
+    char **names;
+    size_t n_names;
+    *steps = NULL;
+    *n = 0;
+    if (ts_path_kind_of(folder) == TS_PATH_NONE) return TS_OK;
+    TS_TRY(ts_list_folder(folder, &names, &n_names, err));
+    int64_t *found = ts_alloc(n_names * sizeof *found);
+    ts_status status =
+        found ? TS_OK : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
+    for (size_t i = 0; i < n_names && status == TS_OK; i++) {
+        int64_t step;
+        if (!ts__checkpoint_step_of(names[i], strlen(names[i]), &step)) continue;
+        char *path = ts_path_join(folder, names[i]);
+        if (!path)
+            status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
+        else if (ts_path_kind_of(path) == TS_PATH_FOLDER)
+            found[(*n)++] = step;
+        ts_free(path);
+    }
+    ts_names_free(names, n_names);
+    if (status != TS_OK) {
+        ts_free(found);
+        *n = 0;
+        return status;
+    }
+    if (*n) qsort(found, *n, sizeof *found, by_value);
+    *steps = found;
+    return TS_OK;
+}
+
+/* ---- the newest ------------------------------------------------------------------------------ */
+
+/* Is it this checkpoint that is bad, or our access to all of them? */
+static bool is_its_own_fault(ts_status status)
+{
+    return status == TS_DATA_LOSS || status == TS_NOT_FOUND || status == TS_INVALID_ARGUMENT;
+}
+
+/* From the newest backwards; stops when the same check fails three times running. */
+static ts_status try_steps(const char *folder, const int64_t *steps, size_t n, ts_checkpoint **out,
+                           ts_error *err)
+{
+    ts_error first = {0}, last = {0};
+    int same = 0;
+    size_t tried = 0;
+    for (size_t i = n; i-- > 0 && same < SAME_FAILURES_MAX;) {
+        char name[32];
+        snprintf(name, sizeof name, "%lld", (long long)steps[i]);
+        char *path = ts_path_join(folder, name);
+        if (!path) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
+        ts_error why = {0};
+        ts_status status = ts_checkpoint_open(path, out, &why);
+        ts_free(path);
+        if (status == TS_OK) return TS_OK;
+        if (!is_its_own_fault(status)) {
+            if (err && err->code == TS_OK) *err = why;
+            return status;
+        }
+        ts_log(TS_LOG_WARNING, "skipped the checkpoint of step %s: %s", name, why.msg);
+        same = tried > 0 && why.line == last.line && why.file == last.file ? same + 1 : 1;
+        if (tried++ == 0) first = why;
+        last = why;
+    }
+    return TS_ERROR(err, TS_DATA_LOSS,
+                    "%s: none of the newest %zu of %zu checkpoints can be used; step %lld: %.3000s",
+                    folder, tried, n, (long long)steps[n - 1], first.msg);
+}
+
+ts_status ts_checkpoint_open_newest(const char *folder, ts_checkpoint **out, ts_error *err)
+{
+    int64_t *steps;
+    size_t n;
+    *out = NULL;
+    TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
+    ts_status status = n ? try_steps(folder, steps, n, out, err)
+                         : TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint", folder);
+    ts_free(steps);
+    return status;
+}
