@@ -6,8 +6,10 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +19,11 @@
 
 static char root[64];
 static char logged[16384];
+/* How the next save is made. */
+static int devices = 1;
+static const char *frozen_from;
+static double score = (double)NAN;
+static ts_commit commit = TS_COMMIT_RENAME;
 
 static void keep_log(void *context, ts_log_level level, const char *line)
 {
@@ -30,6 +37,10 @@ static int make_root(void **state)
 {
     (void)state;
     logged[0] = '\0';
+    devices = 1;
+    frozen_from = NULL;
+    score = (double)NAN;
+    commit = TS_COMMIT_RENAME;
     ts_log_set_sink(keep_log, NULL);
     /* In memory where possible: hundreds of synced saves and cut files, and no disk's speed matters. */
     const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
@@ -48,17 +59,35 @@ static int remove_root(void **state)
 
 static const char *in_root(const char *name)
 {
-    static char path[4][1024];
+    static char path[8][1024];
     static int turn;
-    turn = (turn + 1) % 4;
+    turn = (turn + 1) % 8;
     snprintf(path[turn], sizeof path[turn], "%s/%s", root, name);
     return path[turn];
 }
 
 /* ---- a little model whose values follow from the step and a version ------------------------------ */
 
-enum { SMALL = 6, LARGE = 300000 };
-static float small[SMALL];
+enum { LARGE = 300000, FROZEN = 9, DEVICES = 4 };
+
+/* The dimension `split` of the grid is cut over the devices; −1: the first device holds it all. */
+static const struct tensor {
+    const char *name;
+    int rank;
+    int64_t dim[2];
+    int grid_rank;
+    int64_t grid[3];
+    int split;
+    bool frozen;
+} tensors[] = {
+    {"model.norm.weight", 2, {2, 3}, 2, {2, 3}, -1, false},
+    {"moments.first", 1, {LARGE}, 1, {LARGE}, 0, false},
+    {"q_proj", 2, {40, 5}, 3, {5, 8, 5}, 1, false}, /* of [40,5] no box */
+    {"up_proj", 2, {6, 8}, 2, {6, 8}, 1, false},
+    {"scalar", 0, {0}, 0, {0}, -1, false},
+    {"embed", 2, {8, 3}, 2, {8, 3}, 0, true},
+};
+enum { TENSORS = sizeof tensors / sizeof *tensors };
 
 static float value_of(int64_t step, int version, uint64_t i)
 {
@@ -68,30 +97,62 @@ static float value_of(int64_t step, int version, uint64_t i)
 typedef struct filler {
     int64_t step;
     int version;
+    ts_box box;
 } filler;
 
 static ts_status fill(void *context, uint64_t first, size_t n, float *to, ts_error *err)
 {
     const filler *f = context;
     if (f->version < 0) return TS_ERROR(err, TS_INTERNAL, "the device is gone");
-    for (size_t i = 0; i < n; i++) to[i] = value_of(f->step, f->version, first + i);
+    for (size_t i = 0; i < n; i++)
+        to[i] = value_of(f->step, f->version, ts_box_place(&f->box, (size_t)first + i));
     return TS_OK;
+}
+
+static size_t make_parts(int64_t step, int version, ts_checkpoint_part *part, filler *f)
+{
+    size_t n = 0;
+    for (int k = 0; k < TENSORS; k++)
+        for (int d = 0; d < (tensors[k].split < 0 ? 1 : devices); d++, n++) {
+            ts_box box = ts_box_whole(tensors[k].grid_rank, tensors[k].grid);
+            if (tensors[k].split >= 0) {
+                box.local[tensors[k].split] /= devices;
+                box.offset[tensors[k].split] = d * box.local[tensors[k].split];
+                assert_true(ts_box_finish(&box));
+            }
+            f[n] = (filler){tensors[k].frozen ? 0 : step, tensors[k].frozen ? FROZEN : version, box};
+            part[n] = (ts_checkpoint_part){.name = tensors[k].name,
+                                           .rank = tensors[k].rank,
+                                           .box = box,
+                                           .device = d,
+                                           .frozen = tensors[k].frozen,
+                                           .fill = fill,
+                                           .context = &f[n]};
+            memcpy(part[n].dim, tensors[k].dim, sizeof tensors[k].dim);
+        }
+    return n;
 }
 
 static ts_status save_version(int64_t step, int version, ts_error *err)
 {
-    filler f = {step, version};
-    for (uint64_t i = 0; i < SMALL; i++) small[i] = value_of(step, version, i);
-    ts_checkpoint_entry entries[] = {
-        {.name = "model.norm.weight", .rank = 2, .dim = {2, 3}, .data = small},
-        {.name = "moments.first", .rank = 1, .dim = {LARGE}, .fill = fill, .context = &f},
-        {.name = "empty", .rank = 1, .dim = {0}, .data = small},
-        {.name = "scalar", .rank = 0, .data = small},
-    };
+    ts_checkpoint_part part[TENSORS * DEVICES];
+    filler f[TENSORS * DEVICES];
+    ts_checkpoint_save_options o;
+    ts_checkpoint_save_options_default(&o);
     json_t *state = json_pack("{s:I, s:i, s:{s:[f,f], s:s}}", "step", (json_int_t)step, "version",
                               version, "loader", "cursor", 0.1, 1e-300, "name", "caf\xc3\xa9");
     if (!state) return TS_RESOURCE_EXHAUSTED; /* a test makes allocations fail */
-    ts_status status = ts_checkpoint_save(in_root("run/checkpoints"), step, entries, 4, state, err);
+    o.folder = in_root("run/checkpoints");
+    o.step = step;
+    o.part = part;
+    o.n_part = make_parts(step, version, part, f);
+    o.devices = devices;
+    o.mesh = "fsdp=4";
+    o.state = state;
+    o.score = score;
+    o.commit = commit;
+    o.frozen_from = frozen_from;
+    ts_status status = ts_checkpoint_save(&o, err);
     json_decref(state);
     return status;
 }
@@ -115,18 +176,23 @@ static int check_whole(ts_checkpoint *c)
         json_string_value(json_object_get(json_object_get(state, "loader"), "name")),
         "caf\xc3\xa9");
     ts_tensors *t = ts_checkpoint_tensors(c);
-    assert_int_equal(ts_tensors_count(t), 4);
+    assert_int_equal(ts_tensors_count(t), TENSORS);
     ts_error err = {0};
     float *values = ts_alloc(LARGE * sizeof *values);
-    const char *names[] = {"model.norm.weight", "moments.first", "scalar", "empty"};
-    const uint64_t counts[] = {SMALL, LARGE, 1, 0};
-    for (int k = 0; k < 4; k++) {
-        const ts_tensor *x = ts_tensors_find(t, names[k]);
+    for (int k = 0; k < TENSORS; k++) {
+        const ts_tensor *x = ts_tensors_find(t, tensors[k].name);
         assert_non_null(x);
-        assert_int_equal(x->count, counts[k]);
+        assert_int_equal(x->rank, tensors[k].rank);
+        for (int i = 0; i < x->rank; i++) assert_int_equal(x->dim[i], tensors[k].dim[i]);
         assert_int_equal(ts_tensors_read_f32(t, x, 0, x->count, values, &err), TS_OK);
-        for (uint64_t i = 0; i < x->count; i++)
-            assert_true(values[i] == value_of(step, version, i));
+        int64_t s = tensors[k].frozen ? 0 : step;
+        int v = tensors[k].frozen ? FROZEN : version;
+        for (uint64_t i = 0; i < x->count; i++) assert_true(values[i] == value_of(s, v, i));
+        for (uint64_t first = 0; first < x->count; first += x->count / 5 + 1) { /* stretches too */
+            uint64_t n = x->count - first < 7 ? x->count - first : 7;
+            assert_int_equal(ts_tensors_read_f32(t, x, first, n, values, &err), TS_OK);
+            for (uint64_t i = 0; i < n; i++) assert_true(values[i] == value_of(s, v, first + i));
+        }
     }
     ts_free(values);
     return version;
@@ -188,7 +254,7 @@ static void test_save_and_open(void **state)
     assert_int_equal(newest_step(&version), 100);
     assert_int_equal(version, 3);
     assert_int_equal(names_in(in_root("run/checkpoints")), 3);
-    assert_int_equal(names_in(in_root("run/checkpoints/100")), 2);
+    assert_int_equal(names_in(in_root("run/checkpoints/100")), 5); /* two shards, two indexes, manifest */
     err = (ts_error){0};
     assert_int_equal(ts_checkpoint_open(in_root("run/checkpoints/90/"), &c, &err), TS_OK);
     assert_int_equal(check_whole(c), 2);
@@ -199,13 +265,15 @@ static void test_save_and_open(void **state)
     assert_int_equal(newest_step(&version), 100);
     assert_int_equal(version, 7);
     assert_int_equal(names_in(in_root("run/checkpoints")), 3);
-    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 2, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 2, 0, &err), TS_OK);
     int64_t *steps;
     size_t n;
     assert_int_equal(ts_checkpoint_list(in_root("run/checkpoints"), &steps, &n, &err), TS_OK);
     assert_true(n == 2 && steps[0] == 90 && steps[1] == 100);
     ts_free(steps);
-    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 0, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 0, 0, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2); /* 0: all */
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 100, 1, 0, &err), TS_OK);
     assert_int_equal(names_in(in_root("run/checkpoints")), 1);
     assert_int_equal(newest_step(NULL), 100);
     assert_string_equal(logged, "");
@@ -221,11 +289,11 @@ static void test_keep_behind_damage(void **state)
     flip(in_root("run/checkpoints/200" SHARD), 900);
     assert_int_equal(newest_step(NULL), 100);
     save_good(150, 2);
-    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 150, 1, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 150, 1, 0, &err), TS_OK);
     assert_int_equal(names_in(in_root("run/checkpoints")), 2);
     assert_int_equal(newest_step(NULL), 150);
     save_good(200, 3); /* replaces the damaged one */
-    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 200, 1, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 200, 1, 0, &err), TS_OK);
     assert_int_equal(names_in(in_root("run/checkpoints")), 1);
     assert_int_equal(newest_step(NULL), 200);
 }
@@ -259,7 +327,7 @@ static uint64_t fail_each(unsigned op, int e, int64_t step)
 {
     bool replace = step == 10;
     for (uint64_t nth = 1;; nth++) {
-        assert_true(nth < 200);
+        assert_true(nth < 300);
         ts_error err = {0};
         ts_file_fault(op, nth, e);
         ts_status status = save_version(step, 2, &err);
@@ -300,8 +368,9 @@ static void test_every_call_fails(void **state)
             assert_int_equal(ts_remove_tree(in_root("run"), &err), TS_OK);
             save_good(10, 1);
             uint64_t calls = fail_each(faults[i].op, faults[i].e, replace ? 10 : 20);
-            /* Parent, shard, manifest, the folder itself, the folder around it: none may be left out. */
-            if (faults[i].op == TS_FAULT_SYNC) assert_int_equal(calls, 5);
+            /* The parent, two shards, two indexes, the folder, the manifest, the folder again, the one around it:
+             * none may be left out. */
+            if (faults[i].op == TS_FAULT_SYNC) assert_int_equal(calls, 9);
             if (faults[i].op == TS_FAULT_RENAME) assert_int_equal(calls, 1);
         }
     ts_file_fault(TS_FAULT_WRITE, 1, 0); /* a short write is completed */
@@ -345,41 +414,168 @@ static void test_fill_fails(void **state)
     save_good(10, 1);
     ts_error err = {0};
     assert_int_equal(save_version(20, -1, &err), TS_INTERNAL);
-    assert_non_null(strstr(err.msg, "values of \"moments.first\": the device is gone"));
+    assert_non_null(strstr(err.msg, "values of \"model.norm.weight\": the device is gone"));
     assert_non_null(strstr(err.msg, "step 20 was not saved"));
     assert_int_equal(names_in(in_root("run/checkpoints")), 1);
     assert_int_equal(newest_step(NULL), 10);
 }
 
-static void test_damage_is_skipped(void **state)
+/* One flipped bit in any file is found, and the older one is taken. */
+static void damage_is_skipped(const char *const *files, size_t n_files)
 {
-    (void)state;
-    const char *files[] = {"run/checkpoints/30" SHARD, "run/checkpoints/30/manifest.json"};
     save_good(10, 1);
-    for (int k = 0; k < 2; k++)
-        for (size_t at = 0; at < 700; at += k ? 3 : 37) {
-            save_good(30, 3);
-            char *data;
-            size_t n;
-            ts_error err = {0};
-            assert_int_equal(ts_file_read_all(in_root(files[k]), 1 << 24, &data, &n, &err), TS_OK);
-            bool blank = at < n && (data[at] == ' ' || data[at] == '\n');
-            ts_free(data);
-            if (k && (at + 1 >= n || blank)) continue; /* between the words of the manifest */
-            flip(in_root(files[k]), at);
+    for (size_t k = 0; k < n_files; k++) {
+        char path[200];
+        ts_error err = {0};
+        snprintf(path, sizeof path, "run/checkpoints/30/%s", files[k]);
+        save_good(30, 3);
+        char *data;
+        size_t n;
+        assert_int_equal(ts_file_read_all(in_root(path), 1 << 24, &data, &n, &err), TS_OK);
+        ts_free(data);
+        for (size_t at = 0; at < n; at += n > 4000 ? 9973 : 7) {
+            flip(in_root(path), at);
             logged[0] = '\0';
             ts_checkpoint *c;
             assert_int_equal(ts_checkpoint_open_newest(in_root("run/checkpoints"), &c, &err),
                              TS_OK);
-            if (ts_checkpoint_step(c) == 30) {
-                /* Only the version of the program may change unseen. */
-                assert_true(k == 1 && strcmp(ts_checkpoint_program(c), "tessera " TS_VERSION) != 0);
-            } else {
-                assert_non_null(strstr(logged, "skipped the checkpoint of step 30: "));
-            }
-            check_whole(c);
+            assert_int_equal(ts_checkpoint_step(c), 10);
+            assert_non_null(strstr(logged, "skipped the checkpoint of step 30: "));
             ts_checkpoint_close(c);
+            flip(in_root(path), at);
         }
+        assert_int_equal(newest_step(NULL), 30);
+    }
+}
+
+static void test_damage_is_skipped(void **state)
+{
+    (void)state;
+    static const char *const one[] = {"manifest.json", "index-00000-of-00001.json",
+                                      "frozen-00000-of-00001.safetensors",
+                                      "frozen-index-00000-of-00001.json", &SHARD[1]};
+    static const char *const four[] = {"manifest.json", "index-00002-of-00004.json",
+                                       "frozen-00003-of-00004.safetensors",
+                                       "frozen-index-00003-of-00004.json",
+                                       "shard-00001-of-00004.safetensors"};
+    damage_is_skipped(one, 5);
+    devices = 4;
+    damage_is_skipped(four, 5);
+}
+
+/* ---- several devices ---------------------------------------------------------------------------- */
+
+static uint64_t inode_of(const char *path)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return (uint64_t)st.st_ino;
+}
+
+/* Shards of four devices make the same tensors as one; frozen ones are the same file in every step. */
+static void test_devices_and_frozen(void **state)
+{
+    (void)state;
+    static const char *const file = "frozen-00002-of-00004.safetensors";
+    ts_checkpoint *c;
+    ts_error err = {0};
+    char a[200], b[200];
+    devices = DEVICES;
+    save_good(1, 1);
+    assert_int_equal(newest_step(NULL), 1);
+    assert_int_equal(names_in(in_root("run/checkpoints/1")), 4 * 4 + 1);
+    snprintf(a, sizeof a, "run/checkpoints/1/%s", file);
+    snprintf(b, sizeof b, "run/checkpoints/2/%s", file);
+    frozen_from = in_root("run/checkpoints/1");
+    save_good(2, 2);
+    assert_int_equal(newest_step(NULL), 2);
+    assert_int_equal(inode_of(in_root(a)), inode_of(in_root(b)));
+    assert_int_equal(ts_checkpoint_open(in_root("run/checkpoints/2"), &c, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_devices(c), 4);
+    assert_string_equal(ts_checkpoint_mesh(c), "fsdp=4");
+    assert_true(ts_checkpoint_frozen_bytes(c) > 8 * 3 * 4);
+    assert_true(ts_checkpoint_bytes(c) > ts_checkpoint_frozen_bytes(c));
+    ts_checkpoint_close(c);
+    /* Where there are no links they are copied. */
+    ts_file_fault(TS_FAULT_LINK, 1, EPERM);
+    frozen_from = in_root("run/checkpoints/2");
+    save_good(3, 3);
+    ts_file_fault(0, 0, 0);
+    snprintf(a, sizeof a, "run/checkpoints/3/frozen-00000-of-00004.safetensors");
+    snprintf(b, sizeof b, "run/checkpoints/2/frozen-00000-of-00004.safetensors");
+    assert_true(inode_of(in_root(a)) != inode_of(in_root(b)));
+    assert_int_equal(newest_step(NULL), 3);
+    /* Other boxes: written anew, and so are those of a checkpoint that is gone. */
+    devices = 1;
+    frozen_from = in_root("run/checkpoints/3");
+    save_good(4, 4);
+    assert_int_equal(newest_step(NULL), 4);
+    frozen_from = in_root("run/checkpoints/nowhere");
+    save_good(5, 5);
+    assert_int_equal(newest_step(NULL), 5);
+    assert_int_equal(ts_remove_tree(in_root("run/checkpoints/1"), &err), TS_OK);
+    assert_int_equal(ts_checkpoint_open(in_root("run/checkpoints/2"), &c, &err), TS_OK);
+    assert_int_equal(check_whole(c), 2); /* whole without the one it was linked from */
+    ts_checkpoint_close(c);
+}
+
+static void test_by_manifest(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    devices = DEVICES;
+    commit = TS_COMMIT_MANIFEST;
+    save_good(1, 1);
+    save_good(2, 2);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2);
+    assert_int_equal(newest_step(NULL), 2);
+    /* A good one of that step is never touched; a damaged one gives way. */
+    assert_int_equal(save_version(2, 3, &err), TS_ALREADY_EXISTS);
+    assert_int_equal(newest_step(NULL), 2);
+    flip(in_root("run/checkpoints/2/manifest.json"), 100);
+    assert_int_equal(newest_step(NULL), 1);
+    save_good(2, 4);
+    int version;
+    assert_int_equal(newest_step(&version), 2);
+    assert_int_equal(version, 4);
+    /* One that never finished is none, counts for nothing, and goes when a later one is kept. */
+    assert_int_equal(unlink(in_root("run/checkpoints/1/manifest.json")), 0);
+    save_good(3, 5);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 3, 2, 0, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2);
+    assert_int_equal(ts_path_kind_of(in_root("run/checkpoints/1")), TS_PATH_NONE);
+    /* A save that fails leaves no folder that looks like one. */
+    ts_file_fault(TS_FAULT_WRITE, 9, ENOSPC);
+    err = (ts_error){0};
+    assert_int_equal(save_version(4, 6, &err), TS_RESOURCE_EXHAUSTED);
+    ts_file_fault(0, 0, 0);
+    assert_int_equal(newest_step(NULL), 3);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2);
+}
+
+static void test_keep_best(void **state)
+{
+    (void)state;
+    static const double scores[] = {3, 1, 2, 1, (double)NAN, 5, 4};
+    ts_error err = {0};
+    for (int i = 0; i < 7; i++) {
+        score = scores[i];
+        save_good(10 * i, 1);
+    }
+    flip(in_root("run/checkpoints/50" SHARD), 900); /* looks whole: its hash is not read here */
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 60, 1, 2, &err), TS_OK);
+    int64_t *steps;
+    size_t n;
+    assert_int_equal(ts_checkpoint_list(in_root("run/checkpoints"), &steps, &n, &err), TS_OK);
+    assert_true(n == 3 && steps[0] == 10 && steps[1] == 30 && steps[2] == 60);
+    ts_free(steps);
+    /* Nothing goes for one that is not there. */
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 70, 1, 0, &err), TS_DATA_LOSS);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 3);
+    assert_int_equal(ts_checkpoint_remove(in_root("run/checkpoints"), 30, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2);
+    err = (ts_error){0};
+    assert_int_equal(ts_checkpoint_remove(in_root("run/checkpoints"), 30, &err), TS_NOT_FOUND);
 }
 
 static void test_missing_parts(void **state)
@@ -392,7 +588,7 @@ static void test_missing_parts(void **state)
     assert_int_equal(unlink(in_root("run/checkpoints/20" SHARD)), 0);
     assert_int_equal(newest_step(NULL), 10);
     assert_non_null(
-        strstr(logged, "shard-00000-of-00001.safetensors: cannot open: does not exist"));
+        strstr(logged, "shard-00000-of-00001.safetensors: is missing; the manifest lists it"));
     save_good(20, 2);
     assert_int_equal(unlink(in_root("run/checkpoints/20/manifest.json")), 0);
     assert_int_equal(newest_step(NULL), 10);
@@ -463,6 +659,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_memory_fails, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_fill_fails, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_damage_is_skipped, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_devices_and_frozen, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_by_manifest, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_keep_best, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_missing_parts, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_three_same_failures, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_leftovers, make_root, remove_root),
