@@ -1,14 +1,18 @@
-/* data/loader.c – options, the held-out part, the cursor, and filling one batch.
+/* data/loader.c – options, opening the sources, the held-out part, and what a loader says of its data.
  *
- * Invariants: samples ≥ 1; the cursor stands on a sample (index < samples) or behind the last
- * epoch; a failed ts_loader_next leaves the state as it was. An ordinal counts samples over all
- * epochs: epoch · samples + index. Not here: what a sample is (windows.c, pack.c), JSON of the
- * state (state.c).
+ * Invariants: a source has samples ≥ 1 and a power of two of readers; nothing but readers, plan and
+ * position changes after open. An ordinal counts samples over all epochs: epoch · samples + index.
+ * Not here: what a row holds (reader.c, windows.c, pack.c), whose turn it is (mix.c), the position
+ * as a value (state.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
-#include "data/internal.h"
+#include "data/reader.h"
+
+#define MIN_WEIGHT 1e-6
+#define MAX_WEIGHT 1e6
 
 void ts_loader_options_default(ts_loader_options *o)
 {
@@ -69,6 +73,43 @@ static ts_status check_vocabulary(const ts_loader_options *o, ts_error *err)
     return TS_OK;
 }
 
+static ts_status check_sources(const ts_loader_options *o, ts_error *err)
+{
+    char number[TS_SHORTEST];
+    if (!o->sources && o->type != TS_DATA_SYNTHETIC && o->n_paths == 0)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "dataset_path is empty; expected a file, or several separated by commas");
+    if (!o->sources) return TS_OK;
+    if (o->type == TS_DATA_SYNTHETIC)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "a mixture of synthetic data; expected dataset_type text, jsonl or tokens");
+    if (o->n_sources < 1 || o->n_sources > TS_MAX_SOURCES)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT, "a mixture of %zu sources; expected 1 to %d",
+                        o->n_sources, TS_MAX_SOURCES);
+    for (size_t i = 0; i < o->n_sources; i++) {
+        const ts_loader_source *s = &o->sources[i];
+        if (!s->name || !s->name[0])
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "source %zu of the mixture has no name; give each one", i + 1);
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(o->sources[k].name, s->name) == 0)
+                return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                                "two sources of the mixture are named %s; give each a name of its "
+                                "own",
+                                s->name);
+        if (!(s->weight >= MIN_WEIGHT && s->weight <= MAX_WEIGHT))
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "source %s of the mixture has weight %s; expected a number between "
+                            "1e-6 and 1e6",
+                            s->name, ts__shortest(s->weight, number));
+        if (s->n_paths == 0)
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "source %s of the mixture has no files; expected at least one",
+                            s->name);
+    }
+    return TS_OK;
+}
+
 static ts_status check_options(const ts_loader_options *o, ts_error *err)
 {
     int64_t slots;
@@ -102,9 +143,7 @@ static ts_status check_options(const ts_loader_options *o, ts_error *err)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "max_segments_per_seq=%lld; expected -1 (no limit), or 1 or more",
                         (long long)o->max_segments);
-    if (o->type != TS_DATA_SYNTHETIC && o->n_paths == 0)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "dataset_path is empty; expected a file, or several separated by commas");
+    TS_TRY(check_sources(o, err));
     if (o->type == TS_DATA_JSONL && o->max_row_bytes < 2)
         return TS_ERROR(err, TS_INVALID_ARGUMENT, "a row may have %zu bytes; expected 2 or more",
                         o->max_row_bytes);
@@ -113,10 +152,11 @@ static ts_status check_options(const ts_loader_options *o, ts_error *err)
 
 /* Too few tokens for one window of training or one label of evaluation: says which length would
  * do. */
-static ts_status too_short(const ts_loader *l, const ts_loader_options *o, int64_t n, ts_error *err)
+static ts_status too_short(const ts__source *s, const ts_loader_options *o, int64_t n,
+                           ts_error *err)
 {
     const char *more = o->n_paths > 1 ? " and the other files" : "";
-    int64_t all = ts__stream_tokens(l->stream);
+    int64_t all = ts__stream_tokens(s->stream);
     char part[120] = "", number[TS_SHORTEST];
     if (n < all)
         snprintf(part, sizeof part, " (%lld of %lld tokens, eval_fraction=%s)", (long long)n,
@@ -138,29 +178,104 @@ static ts_status too_short(const ts_loader *l, const ts_loader_options *o, int64
         (long long)n - 1);
 }
 
-static ts_status open_stream(ts_loader *l, const ts_loader_options *o, ts_error *err)
+static ts_status open_stream(ts__source *s, const ts_loader_options *o, ts_error *err)
 {
-    TS_TRY(ts__stream_open(o, &l->stream, err));
-    int64_t n = ts__stream_tokens(l->stream), held_out = (int64_t)((double)n * o->eval_fraction);
-    l->begin = o->split == TS_SPLIT_EVAL && o->eval_fraction > 0 ? n - held_out : 0;
-    l->end = o->split == TS_SPLIT_EVAL ? n : n - held_out;
-    int64_t here = l->end - l->begin;
+    TS_TRY(ts__stream_open(o, &s->stream, err));
+    int64_t n = ts__stream_tokens(s->stream), held_out = (int64_t)((double)n * o->eval_fraction);
+    s->begin = o->split == TS_SPLIT_EVAL && o->eval_fraction > 0 ? n - held_out : 0;
+    s->end = o->split == TS_SPLIT_EVAL ? n : n - held_out;
+    int64_t here = s->end - s->begin;
     bool eval = o->split == TS_SPLIT_EVAL;
-    if (here < 2 || (!eval && here - 1 < o->sequence)) return too_short(l, o, here, err);
-    l->stats.tokens = here;
-    l->stats.samples = eval ? (here - 2) / o->sequence + 1 : (here - 1) / o->sequence;
-    if (!eval) l->stats.tail_tokens = here - 1 - l->stats.samples * o->sequence;
+    if (here < 2 || (!eval && here - 1 < o->sequence)) return too_short(s, o, here, err);
+    s->stats.tokens = here;
+    s->stats.samples = eval ? (here - 2) / o->sequence + 1 : (here - 1) / o->sequence;
+    if (!eval) s->stats.tail_tokens = here - 1 - s->stats.samples * o->sequence;
     return TS_OK;
 }
 
+/* The rows of a batch are synthetic data's samples, so that every batch is the same. */
+static ts_status open_source(const ts_loader *l, ts__source *s, const ts_loader_options *o,
+                             ts_error *err)
+{
+    if (o->type == TS_DATA_JSONL) {
+        TS_TRY(ts__rows_open(o, &s->rows, err));
+        s->stats = *ts__rows_stats(s->rows);
+    } else if (o->type == TS_DATA_SYNTHETIC) {
+        s->stats.samples = 1;
+        s->stats.tokens = o->rows * o->sequence;
+    } else {
+        TS_TRY(open_stream(s, o, err));
+    }
+    s->samples = o->type == TS_DATA_SYNTHETIC ? o->rows : s->stats.samples;
+    if (s->samples > TS_LAST_ORDINAL || o->epochs > TS_LAST_ORDINAL / s->samples)
+        return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                        "num_epoch=%lld of %lld samples cannot be counted", (long long)o->epochs,
+                        (long long)s->samples);
+    s->total = o->epochs > 0 ? o->epochs * s->samples : INT64_MAX;
+    int readers = o->type == TS_DATA_SYNTHETIC ? 1 : ts__readers_for(s->samples);
+    return ts__readers_make(l, s, readers, err);
+}
+
+/* The statistics of all sources, and where the row ids of each begin. */
+static ts_status add_up(ts_loader *l, ts_error *err)
+{
+    ts_loader_stats *sum = &l->stats;
+    for (int i = 0; i < l->n_sources; i++) {
+        const ts_loader_stats *s = &l->source[i].stats;
+        l->source[i].first_row = sum->samples;
+        sum->bad_rows += s->bad_rows;
+        sum->cut_rows += s->cut_rows;
+        if (ts_add_i64(sum->samples, s->samples, &sum->samples) ||
+            ts_add_i64(sum->tokens, s->tokens, &sum->tokens) ||
+            ts_add_i64(sum->tail_tokens, s->tail_tokens, &sum->tail_tokens) ||
+            ts_add_i64(sum->rows, s->rows, &sum->rows))
+            return TS_ERROR(err, TS_INVALID_ARGUMENT,
+                            "the %d sources together are too large to count", l->n_sources);
+    }
+    return TS_OK;
+}
+
+/* One source after the other; a message names the source where there are several. */
+static ts_status open_sources(ts_loader *l, const ts_loader_options *o, ts_error *err)
+{
+    double weight[TS_MAX_SOURCES] = {1};
+    int64_t share[TS_MAX_SOURCES];
+    for (int i = 0; i < l->n_sources; i++) {
+        ts__source *s = &l->source[i];
+        ts_loader_options one = *o;
+        s->index = i;
+        if (o->sources) {
+            one.paths = o->sources[i].paths;
+            one.n_paths = o->sources[i].n_paths;
+            weight[i] = o->sources[i].weight;
+        }
+        s->name = ts_strdup(o->sources ? o->sources[i].name : "");
+        ts_status status = s->name ? open_source(l, s, &one, err)
+                                   : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                                              "out of memory for the name of a source");
+        if (status != TS_OK && s->name && s->name[0])
+            ts__error_context(err, "source %s", s->name);
+        TS_TRY(status);
+    }
+    ts__mix_weights(weight, l->n_sources, share);
+    for (int i = 0; i < l->n_sources; i++) l->source[i].weight = share[i];
+    return add_up(l, err);
+}
+
+static void mix_in(uint64_t *h, const uint64_t *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        *h = ts_mix64(*h + 0x9e3779b97f4a7c15u) ^ ts_mix64(parts[i] + i);
+}
+
+/* Not the rows of a batch, nor how many readers there are: the state has that. */
 static uint64_t fingerprint_of(const ts_loader *l)
 {
     const ts_loader_options *o = &l->o;
+    bool rows = o->type == TS_DATA_JSONL;
     uint64_t fraction, h = ts_mix64((uint64_t)o->type + 1);
     memcpy(&fraction, &o->eval_fraction, sizeof fraction);
-    const uint64_t parts[] = {
-        l->stream ? ts__stream_fingerprint(l->stream) : 0,
-        l->rows ? ts__rows_fingerprint(l->rows) : 0,
+    const uint64_t options[] = {
         o->tokenizer ? ts_tokenizer_fingerprint(o->tokenizer) : 0,
         o->type == TS_DATA_SYNTHETIC ? (uint64_t)o->vocab_size : 0,
         (uint64_t)o->sequence,
@@ -169,36 +284,42 @@ static uint64_t fingerprint_of(const ts_loader *l)
         (uint64_t)o->split,
         (uint64_t)o->shuffle | (uint64_t)o->add_bos << 1 | (uint64_t)o->add_eos << 2 |
             (uint64_t)o->truncate << 3,
-        l->rows ? (uint64_t)o->packing : 0,
-        l->rows ? (uint64_t)o->max_segments : 0,
+        rows ? (uint64_t)o->packing : 0,
+        rows ? (uint64_t)o->max_segments : 0,
+        (uint64_t)l->n_sources,
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        h = ts_mix64(h + 0x9e3779b97f4a7c15u) ^ ts_mix64(parts[i] + i);
+    mix_in(&h, options, sizeof options / sizeof *options);
+    for (int i = 0; i < l->n_sources; i++) {
+        const ts__source *s = &l->source[i];
+        const uint64_t parts[] = {
+            s->stream ? ts__stream_fingerprint(s->stream) : 0,
+            s->rows ? ts__rows_fingerprint(s->rows) : 0,
+            o->type == TS_DATA_SYNTHETIC ? 0 : (uint64_t)s->samples,
+            XXH3_64bits(s->name, strlen(s->name)),
+            (uint64_t)s->weight,
+        };
+        mix_in(&h, parts, sizeof parts / sizeof *parts);
+    }
     return h;
 }
 
 static ts_status open_all(ts_loader *l, const ts_loader_options *o, ts_error *err)
 {
-    if (o->type == TS_DATA_JSONL) {
-        TS_TRY(ts__rows_open(o, &l->rows, err));
-        l->stats = *ts__rows_stats(l->rows);
-    } else if (o->type == TS_DATA_SYNTHETIC) {
-        l->stats.samples = 1;
-        l->stats.tokens = o->rows * o->sequence;
-    } else {
-        TS_TRY(open_stream(l, o, err));
-    }
-    l->window = ts_alloc(((size_t)o->sequence + 1) * sizeof *l->window);
-    l->used = ts_alloc_zero((size_t)o->rows * sizeof *l->used);
-    l->segments = ts_alloc_zero((size_t)o->rows * sizeof *l->segments);
-    if (!l->window || !l->used || !l->segments)
+    int sources = o->sources ? (int)o->n_sources : 1;
+    l->source = ts_alloc_zero((size_t)sources * sizeof *l->source);
+    l->n_sources = l->source ? sources : 0;
+    l->planned = ts_alloc_zero((size_t)sources * sizeof *l->planned);
+    l->turn = ts_alloc((size_t)o->rows * sizeof *l->turn);
+    l->turn_source = ts_alloc((size_t)o->rows * sizeof *l->turn_source);
+    l->row = ts_alloc_zero((size_t)o->rows * sizeof *l->row);
+    if (!l->source || !l->planned || !l->turn || !l->turn_source || !l->row)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                        "out of memory for a batch of %lld rows × %lld tokens", (long long)o->rows,
-                        (long long)o->sequence);
-    if (o->epochs > 0 && o->epochs > INT64_MAX / l->stats.samples)
-        return TS_ERROR(err, TS_INVALID_ARGUMENT,
-                        "num_epoch=%lld of %lld samples cannot be counted", (long long)o->epochs,
-                        (long long)l->stats.samples);
+                        "out of memory for %d sources and the %lld rows of a batch", sources,
+                        (long long)o->rows);
+    TS_TRY(open_sources(l, o, err));
+    TS_TRY(ts__state_new(l->n_sources, NULL, &l->state, err));
+    l->state->fingerprint = fingerprint_of(l);
+    ts_loader_rewind(l);
     return TS_OK;
 }
 
@@ -223,10 +344,9 @@ ts_status ts_loader_open(const ts_loader_options *options, ts_loader **out, ts_e
         return status;
     }
     l->o.paths = l->o.columns = NULL;
-    l->o.column_separator = NULL;
+    l->o.sources = NULL;
+    l->o.column_separator = l->o.cache_folder = NULL;
     l->pad = o.tokenizer && ts_tokenizer_pad(o.tokenizer) >= 0 ? ts_tokenizer_pad(o.tokenizer) : 0;
-    l->sample_id = l->order_epoch = -1;
-    l->state.fingerprint = fingerprint_of(l);
     *out = l;
     return TS_OK;
 }
@@ -234,14 +354,23 @@ ts_status ts_loader_open(const ts_loader_options *options, ts_loader **out, ts_e
 void ts_loader_free(ts_loader *l)
 {
     if (!l) return;
-    ts__stream_free(l->stream);
-    ts__rows_free(l->rows);
-    ts_tokens_free(&l->sample);
-    ts_free(l->window);
-    ts_free(l->used);
-    ts_free(l->segments);
+    for (int i = 0; i < l->n_sources; i++) {
+        ts__source *s = &l->source[i];
+        ts__readers_free(s);
+        ts__stream_free(s->stream);
+        ts__rows_free(s->rows);
+        ts_free(s->name);
+    }
+    ts_loader_state_free(l->state);
+    ts_free(l->source);
+    ts_free(l->planned);
+    ts_free(l->turn);
+    ts_free(l->turn_source);
+    ts_free(l->row);
     ts_free(l);
 }
+
+/* ---- what it says of its data --------------------------------------------------------------- */
 
 ts_loader_stats ts_loader_stats_of(const ts_loader *l)
 {
@@ -249,89 +378,23 @@ ts_loader_stats ts_loader_stats_of(const ts_loader *l)
 }
 const char *ts_loader_bad_row_at(const ts_loader *l, size_t i)
 {
-    return l->rows ? ts__rows_bad_at(l->rows, i) : NULL;
-}
-
-/* ---- cursor --------------------------------------------------------------------------------- */
-
-bool ts__loader_exhausted(const ts_loader *l)
-{
-    return l->o.epochs > 0 && l->state.epoch >= l->o.epochs;
-}
-
-int64_t ts__loader_take(ts_loader *l)
-{
-    ts_loader_state *s = &l->state;
-    int64_t ordinal = s->epoch * l->stats.samples + s->index;
-    s->offset = 0;
-    if (++s->index == l->stats.samples) {
-        s->index = 0;
-        s->epoch++;
+    if (i >= TS_BAD_ROWS_KEPT) return NULL;
+    for (int k = 0; k < l->n_sources; k++) {
+        const ts__rows *rows = l->source[k].rows;
+        size_t kept = 0;
+        if (!rows) continue;
+        while (kept < TS_BAD_ROWS_KEPT && ts__rows_bad_at(rows, kept)) kept++;
+        if (i < kept) return ts__rows_bad_at(rows, i);
+        i -= kept;
     }
-    return ordinal;
+    return NULL;
 }
 
-int64_t ts__loader_sample_at(ts_loader *l, int64_t ordinal)
+int ts_loader_sources(const ts_loader *l)
 {
-    int64_t epoch = ordinal / l->stats.samples, index = ordinal % l->stats.samples;
-    if (!l->o.shuffle) return index;
-    if (epoch != l->order_epoch) {
-        ts__permutation_init(&l->order, (uint64_t)l->stats.samples, l->o.seed, (uint64_t)epoch);
-        l->order_epoch = epoch;
-    }
-    return (int64_t)ts__permutation_at(&l->order, (uint64_t)index);
+    return l->n_sources;
 }
-
-/* ---- one batch ------------------------------------------------------------------------------ */
-
-void ts__loader_put(ts_loader *l, ts_batch *b, int64_t row, int64_t slot, const int32_t *ids,
-                    int64_t n, int32_t next, int32_t segment)
+const char *ts_loader_source_name(const ts_loader *l, int source)
 {
-    TS_ASSERT(row >= 0 && row < l->o.rows && slot >= 0 && n >= 1 && n <= l->o.sequence - slot);
-    int64_t at = row * l->o.sequence + slot;
-    memcpy(b->tokens + at, ids, (size_t)n * sizeof *ids);
-    memcpy(b->labels + at, ids + 1, (size_t)(n - 1) * sizeof *ids);
-    b->labels[at + n - 1] = next;
-    for (int64_t i = 0; i < n; i++) {
-        b->segments[at + i] = segment;
-        b->positions[at + i] = (int32_t)i;
-    }
-    b->trained_tokens += n - (next < 0);
-    b->padding -= n;
-}
-
-static void clear(const ts_loader *l, ts_batch *b)
-{
-    size_t slots = (size_t)l->o.rows * (size_t)l->o.sequence;
-    for (size_t i = 0; i < slots; i++) {
-        b->tokens[i] = l->pad;
-        b->labels[i] = -1;
-    }
-    memset(b->segments, 0, slots * sizeof *b->segments);
-    memset(b->positions, 0, slots * sizeof *b->positions);
-    for (int64_t row = 0; b->row_ids && row < l->o.rows; row++) b->row_ids[row] = -1;
-    b->trained_tokens = 0;
-    b->padding = (int64_t)slots;
-}
-
-ts_status ts_loader_next(ts_loader *l, ts_batch *b, ts_error *err)
-{
-    if (ts__loader_exhausted(l) && l->state.n_pending == 0) return TS_OUT_OF_RANGE;
-    ts_loader_state before = l->state;
-    ts_status status = TS_OK;
-    clear(l, b);
-    if (l->rows)
-        status = ts__pack_fill(l, b, err);
-    else if (l->stream)
-        status = ts__windows_fill(l, b, err);
-    else
-        ts__synthetic_fill(l, b);
-    if (status != TS_OK) {
-        l->state = before;
-        return status;
-    }
-    l->state.batches++;
-    l->state.trained_tokens += b->trained_tokens;
-    l->state.padding += b->padding;
-    return TS_OK;
+    return source >= 0 && source < l->n_sources ? l->source[source].name : "";
 }
