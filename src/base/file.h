@@ -11,7 +11,7 @@
 typedef enum ts_path_kind { TS_PATH_NONE, TS_PATH_FILE, TS_PATH_FOLDER, TS_PATH_OTHER } ts_path_kind;
 ts_path_kind ts_path_kind_of(const char *path);
 /* Does this path, or what is there of it, lie on a FUSE mount? Those of object stores cannot rename a folder. */
-bool ts_path_is_fuse(const char *path);
+bool ts_is_fuse(const char *path);
 char *ts_path_join(const char *a, const char *b);                 /* owns: caller, ts_free; NULL when out */
 
 typedef struct ts_file ts_file;
@@ -36,7 +36,8 @@ ts_status ts_writer_flush(ts_writer *w, ts_error *err);
 ts_status ts_writer_close(ts_writer *w, bool sync, ts_error *err);
 void ts_writer_abandon(ts_writer *w);                             /* closes without checks; NULL is fine */
 
-ts_status ts_make_folders(const char *path, ts_error *err);       /* mkdir -p */
+/* mkdir -p. The folders on the way are durable then; the last one is when the caller syncs its parent. */
+ts_status ts_make_folders(const char *path, ts_error *err);
 ts_status ts_sync_folder(const char *path, ts_error *err);
 ts_status ts_rename(const char *from, const char *to, ts_error *err);
 /* Swaps two paths in one step. UNIMPLEMENTED where the file system cannot; nothing changed then. */

@@ -15,6 +15,18 @@
 
 enum { REMOVE_DEPTH = 64, FUSE_MAGIC = 0x65735546 };
 
+/* The folder that holds `part`, which ends at n, made durable: of "a/b" it is "a/". */
+static ts_status sync_parent(char *part, size_t n, ts_error *err)
+{
+    while (n > 0 && part[n - 1] == '/') n--;
+    while (n > 0 && part[n - 1] != '/') n--;
+    char kept = part[n];
+    part[n] = '\0';
+    ts_status status = ts_sync_folder(n ? part : ".", err);
+    part[n] = kept;
+    return status;
+}
+
 ts_status ts_make_folders(const char *path, ts_error *err)
 {
     if (!*path) return TS_ERROR(err, TS_INVALID_ARGUMENT, "the path of a folder is empty");
@@ -22,6 +34,7 @@ ts_status ts_make_folders(const char *path, ts_error *err)
     if (!part) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
     ts_status status = TS_OK;
     size_t n = strlen(part);
+    while (n > 1 && part[n - 1] == '/') part[--n] = '\0';
     for (size_t i = 1; i <= n && status == TS_OK; i++) {
         if (part[i] != '/' && part[i] != '\0') continue;
         char kept = part[i];
@@ -38,6 +51,8 @@ ts_status ts_make_folders(const char *path, ts_error *err)
         else if (e != 0)
             status = TS_ERROR(err, ts__errno_status(e), "%s: cannot make the folder: %s", part,
                               ts__errno_words(e));
+        else if (kind == TS_PATH_NONE && i < n)
+            status = sync_parent(part, i, err);
         part[i] = kept;
     }
     ts_free(part);
@@ -88,7 +103,7 @@ ts_status ts_link(const char *from, const char *to, ts_error *err)
                     ts__errno_words(e));
 }
 
-bool ts_path_is_fuse(const char *path)
+bool ts_is_fuse(const char *path)
 {
     struct statfs fs;
     char *part = ts_strdup(path);
