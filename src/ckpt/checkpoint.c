@@ -233,7 +233,7 @@ void ts_checkpoint_save_options_default(ts_checkpoint_save_options *o)
 
 ts_commit ts_checkpoint_commit_of(const char *folder)
 {
-    return ts_path_is_fuse(folder) ? TS_COMMIT_MANIFEST : TS_COMMIT_RENAME;
+    return ts_is_fuse(folder) ? TS_COMMIT_MANIFEST : TS_COMMIT_RENAME;
 }
 
 ts_status ts_checkpoint_save(const ts_checkpoint_save_options *o, ts_error *err)
