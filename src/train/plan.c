@@ -83,6 +83,18 @@ static int64_t process_bytes(const ts_placed *p, const ts_memory_stats *s)
     return bytes + devices * (results + (int64_t)ts__cpu_memory_bytes(s->temporary));
 }
 
+/* An asynchronous save keeps a copy of all that the process owns: parameters and moments, once. */
+static int64_t saved_copy(const ts_config *c, const ts_graph *g)
+{
+    int64_t bytes = 0;
+    if (!c->enable_checkpointing || !c->async_checkpointing) return 0;
+    for (int i = 0; i < g->n_param; i++) bytes += (int64_t)ts_type_bytes(&g->param[i].value->type);
+    for (int i = 0; i < g->top->n_arg; i++)
+        if (strncmp(g->top->arg[i]->name, "adam.", 5) == 0)
+            bytes += (int64_t)ts_type_bytes(&g->top->arg[i]->type);
+    return bytes;
+}
+
 static ts_status measure_cpu(const ts_config *c, const ts_placed *p, const ts_footprint *f,
                              ts_plan_need *out, ts_error *err)
 {
@@ -99,7 +111,7 @@ static ts_status measure_cpu(const ts_config *c, const ts_placed *p, const ts_fo
     count_state(p, m, &trained);
     m->peak = (int64_t)s.peak;
     split_arena(m, (int64_t)s.temporary, trained, f->kept);
-    out->process = process_bytes(p, &s);
+    out->process = process_bytes(p, &s) + saved_copy(c, p->global);
     return TS_OK;
 }
 
@@ -199,15 +211,20 @@ static void count_time(const ts_config *c, const ts_model_config *model, const t
     r->mfu = longest > 0 ? r->model_flops / rate / longest : 0;
 }
 
-/* A save streams each tensor through 16 MiB; an accelerator's is fetched whole before. */
-static void count_save(const ts_graph *g, const ts_plan_devices *d, ts_plan_report *r)
+/* An asynchronous save copies what a device owns; on the cpu engine one process owns all. Another streams it through
+ * 16 MiB, an accelerator's each tensor whole before. */
+static void count_save(const ts_config *c, const ts_placed *p, const ts_plan_devices *d,
+                       const ts_plan_memory *device, ts_plan_report *r)
 {
-    int64_t largest = 0;
+    const ts_graph *g = p->global;
+    const bool cpu = d->kind->family == TS_FAMILY_CPU;
+    int64_t largest = 0, copy = saved_copy(c, g);
     for (int i = 0; i < g->n_param; i++) {
-        int64_t bytes = (int64_t)ts_type_bytes(&g->param[i].value->type);
+        int64_t bytes = local_bytes(p, g->param[i].value->index);
         if (bytes > largest) largest = bytes;
     }
-    r->host_bytes_at_save = SAVE_BYTES + (d->kind->family == TS_FAMILY_CPU ? 0 : largest);
+    if (copy && !cpu) copy = device->parameters + device->moments;
+    r->host_bytes_at_save = SAVE_BYTES + (copy ? copy : cpu ? 0 : largest);
 }
 
 /* ---- one configuration ----------------------------------------------------------------------- */
@@ -246,7 +263,7 @@ ts_status ts__plan_measure(const ts_config *given, const ts_model_config *model,
         if (status == TS_OK && report) {
             count_wire(&p, d, report);
             count_time(&c, model, d, out, report);
-            count_save(g, d, report);
+            count_save(&c, &p, d, &out->memory, report);
             report->trained = ts__trained_parameters(&c, model, g);
         }
         ts_placed_free(&p);
