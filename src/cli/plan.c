@@ -212,8 +212,9 @@ static void print_report(const ts_plan_report *r)
     print_policies(r);
     print_wire(r);
     print_times(r);
-    printf("a checkpoint has %s; saving it takes %s of host memory\n",
-           size_text((double)r->checkpoint_bytes, a), size_text((double)r->host_bytes_at_save, b));
+    printf("a checkpoint has %s; saving it takes %s of host memory%s\n",
+           size_text((double)r->checkpoint_bytes, a), size_text((double)r->host_bytes_at_save, b),
+           strcmp(r->device_kind, "cpu") == 0 ? "" : " a device");
     print_verdict(stdout, r);
 }
 
