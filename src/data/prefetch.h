@@ -10,13 +10,15 @@
 #include "data/loader.h"
 
 typedef struct ts_prefetch ts_prefetch;
-/* Takes over the loader (borrowed until close; nobody else uses it). batches: read ahead at most; 0: none, each is
- * read in the caller's thread when it is asked for. threads ≥ 1. Once open, taking a batch allocates nothing. */
+/* Takes over the loader (borrowed until close; nobody else uses it, and behind close it stands where the batches taken
+ * end). batches: read ahead at most; 0: none, each is read in the caller's thread when it is asked for. threads ≥ 1.
+ * Reading begins at once. Once open, taking a batch allocates nothing, where the loader allocates nothing. */
 TS_MUST_CHECK ts_status ts_prefetch_open(ts_loader *l, int batches, int threads, ts_prefetch **out,
                                          ts_error *err);
-void ts_prefetch_close(ts_prefetch *p); /* stops the threads; NULL is fine */
-/* The next batch, valid until the next call; statuses as ts_loader_next's, and an error comes at the batch that it
- * belongs to. *waited (may be NULL): seconds until it was there. */
+void ts_prefetch_close(ts_prefetch *p); /* stops the threads, after the row that each is at; NULL is fine */
+/* The next batch, valid until the next call of this or set_state; statuses as ts_loader_next's, and an error comes at
+ * the batch that it belongs to; the next call reads that batch again. *waited (may be NULL): seconds until it was
+ * there. One thread at a time. */
 TS_MUST_CHECK ts_status ts_prefetch_next(ts_prefetch *p, const ts_batch **out, double *waited,
                                          ts_error *err);
 /* Behind the batches that were taken. to: of ts_loader_state_new. Allocates nothing. */
@@ -24,6 +26,8 @@ void ts_prefetch_get_state(const ts_prefetch *p, ts_loader_state *to);
 /* What was read ahead is dropped. Errors as ts_loader_set_state's. */
 TS_MUST_CHECK ts_status ts_prefetch_set_state(ts_prefetch *p, const ts_loader_state *s,
                                               ts_error *err);
+/* ts_loader_state_order_hash of that position, without a copy of it. */
+uint64_t ts_prefetch_order_hash(const ts_prefetch *p);
 const ts_loader *ts_prefetch_loader(const ts_prefetch *p); /* for names, statistics and the fingerprint */
 
 #endif
