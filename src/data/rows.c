@@ -28,9 +28,6 @@ struct ts__rows {
     int64_t file_rows; /* of the file that is being scanned, so far */
     char *bad[TS_BAD_ROWS_KEPT];
     uint64_t fingerprint;
-    char *line; /* scratch: the text that is being read */
-    size_t line_capacity;
-    ts_string document; /* scratch: the columns of a row, joined */
 };
 
 /* ---- one row: text → ids ------------------------------------------------------------------ */
@@ -52,26 +49,27 @@ static ts_status missing_column(const json_t *row, const char *column, ts_error 
     return TS_DATA_LOSS;
 }
 
-static ts_status join_columns(ts__rows *r, const json_t *row, ts_error *why)
+static ts_status join_columns(const ts__rows *r, const json_t *row, ts_string *document,
+                              ts_error *why)
 {
     static const char *const kinds[] = {"an object", "a list", "a string", "a number",
                                         "a number",  "true",   "false",    "null"};
     size_t bytes = 0;
-    if (r->document.failed) ts_string_free(&r->document); /* an earlier row met the end of memory */
-    if (!r->document.data)
-        r->document = ts_string_new(SIZE_MAX / 2); /* JSON only shrinks: max_row_bytes holds */
-    r->document.length = 0;
+    if (document->failed) ts_string_free(document); /* an earlier row met the end of memory */
+    if (!document->data)
+        *document = ts_string_new(SIZE_MAX / 2); /* JSON only shrinks: max_row_bytes holds */
+    document->length = 0;
     for (size_t i = 0; i < r->o.n_columns; i++) {
         const json_t *value = json_object_get(row, r->columns[i]);
         if (!value) return missing_column(row, r->columns[i], why);
         if (!json_is_string(value))
             return TS_ERROR(why, TS_DATA_LOSS, "key \"%s\" is %s; expected a string", r->columns[i],
                             kinds[json_typeof(value)]);
-        if (i > 0) ts_string_add(&r->document, r->separator);
-        ts_string_add_bytes(&r->document, json_string_value(value), json_string_length(value));
+        if (i > 0) ts_string_add(document, r->separator);
+        ts_string_add_bytes(document, json_string_value(value), json_string_length(value));
         bytes += json_string_length(value);
     }
-    if (r->document.failed)
+    if (document->failed)
         return TS_ERROR(why, TS_RESOURCE_EXHAUSTED, "out of memory for the text of a row");
     return bytes > 0 ? TS_OK : TS_ERROR(why, TS_DATA_LOSS, "the text is empty");
 }
@@ -86,8 +84,8 @@ static void reword_json_error(ts_error *why)
     memcpy(why->msg, text, sizeof text);
 }
 
-static ts_status encode_row(ts__rows *r, const char *text, size_t n, ts_tokens *ids, bool *cut,
-                            ts_error *why)
+static ts_status encode_row(const ts__rows *r, const char *text, size_t n, ts_string *document,
+                            ts_tokens *ids, bool *cut, ts_error *why)
 {
     json_t *row = NULL;
     size_t valid = ts_utf8_valid_prefix(text, n);
@@ -100,14 +98,14 @@ static ts_status encode_row(ts__rows *r, const char *text, size_t n, ts_tokens *
         return status;
     }
     status = json_is_object(row)
-                 ? join_columns(r, row, why)
+                 ? join_columns(r, row, document, why)
                  : TS_ERROR(why, TS_DATA_LOSS, "not a JSON object; expected one {…} a line");
     json_decref(row);
     TS_TRY(status);
     unsigned flags = (r->o.add_bos ? TS_ENCODE_BOS : 0u) | (r->o.add_eos ? TS_ENCODE_EOS : 0u);
     ids->n = 0;
     TS_TRY(
-        ts_tokenizer_encode(r->o.tokenizer, r->document.data, r->document.length, flags, ids, why));
+        ts_tokenizer_encode(r->o.tokenizer, document->data, document->length, flags, ids, why));
     *cut = r->o.packing != TS_PACK_CONCAT && ids->n > (size_t)r->o.sequence;
     if (*cut && !r->o.truncate)
         return TS_ERROR(
@@ -162,9 +160,14 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
+typedef struct scan {
+    ts__row_scratch scratch;
+    ts_tokens ids;
+} scan;
+
 /* A line of file k, without its newline. */
 static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, const char *text,
-                       size_t n, ts_tokens *ids, ts_error *err)
+                       size_t n, scan *s, ts_error *err)
 {
     static const char mark[] = "\xef\xbb\xbf";
     if (offset == 0 && n >= 3 && memcmp(text, mark, 3) == 0) {
@@ -185,7 +188,7 @@ static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, con
         return note_bad(r, ts_file_path(r->files[k]), line, "the line is too long", err);
     ts_error why = {0};
     bool cut;
-    ts_status status = encode_row(r, text, n, ids, &cut, &why);
+    ts_status status = encode_row(r, text, n, &s->scratch.document, &s->ids, &cut, &why);
     if (status == TS_DATA_LOSS) return note_bad(r, ts_file_path(r->files[k]), line, why.msg, err);
     if (status != TS_OK)
         return TS_ERROR(err, status, "%s:%lld: %s", ts_file_path(r->files[k]), (long long)line,
@@ -194,27 +197,28 @@ static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, con
                     (double)(XXH3_64bits(text, n) >> 11) * 0x1p-53 < r->o.eval_fraction;
     if (r->o.eval_fraction > 0 && held_out != (r->o.split == TS_SPLIT_EVAL)) return TS_OK;
     r->stats.cut_rows += cut;
-    r->stats.tokens += (int64_t)ids->n;
+    r->stats.tokens += (int64_t)s->ids.n;
     return keep(r, r->base[k] + offset, err);
 }
 
-static ts_status grow_line(ts__rows *r, size_t capacity, ts_error *err)
+static ts_status grow_line(ts__row_scratch *s, size_t capacity, ts_error *err)
 {
-    if (capacity <= r->line_capacity) return TS_OK;
-    char *grown = ts_realloc(r->line, r->line_capacity, capacity);
+    if (capacity <= s->line_capacity) return TS_OK;
+    char *grown = ts_realloc(s->line, s->line_capacity, capacity);
     if (!grown)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for a line of %zu bytes",
                         capacity);
-    r->line = grown;
-    r->line_capacity = capacity;
+    s->line = grown;
+    s->line_capacity = capacity;
     return TS_OK;
 }
 
 /* Lines of a file through one buffer that grows to the longest line, at most to max_row_bytes and a
  * chunk. */
-static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
+static ts_status scan_file(ts__rows *r, size_t k, scan *s, ts_error *err)
 {
     ts_file *f = r->files[k];
+    ts__row_scratch *buffer = &s->scratch;
     uint64_t size = ts_file_size(f), start = 0; /* file offset of line[0] */
     size_t have = 0, searched = 0;
     int64_t line = 1;
@@ -223,19 +227,19 @@ static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
     while (start + have < size || have > 0) {
         size_t from = 0;
         char *newline;
-        while ((newline = memchr(r->line + searched, '\n', have - searched)) != NULL) {
-            size_t stop = (size_t)(newline - r->line);
+        while ((newline = memchr(buffer->line + searched, '\n', have - searched)) != NULL) {
+            size_t stop = (size_t)(newline - buffer->line);
             if (!skipping)
-                TS_TRY(judge(r, k, start + from, line, r->line + from, stop - from, ids, err));
+                TS_TRY(judge(r, k, start + from, line, buffer->line + from, stop - from, s, err));
             skipping = false;
             line++;
             from = searched = stop + 1;
         }
-        memmove(r->line, r->line + from, have - from);
+        memmove(buffer->line, buffer->line + from, have - from);
         start += from;
         have = searched = have - from;
         if (start + have == size) {
-            if (have > 0 && !skipping) TS_TRY(judge(r, k, start, line, r->line, have, ids, err));
+            if (have > 0 && !skipping) TS_TRY(judge(r, k, start, line, buffer->line, have, s, err));
             break;
         }
         if (have > r->o.max_row_bytes && !skipping) {
@@ -248,10 +252,10 @@ static ts_status scan_file(ts__rows *r, size_t k, ts_tokens *ids, ts_error *err)
             start += have;
             have = searched = 0;
         }
-        TS_TRY(grow_line(r, have + CHUNK, err));
+        TS_TRY(grow_line(buffer, have + CHUNK, err));
         uint64_t left = size - start - have;
         size_t more = left < CHUNK ? (size_t)left : CHUNK;
-        TS_TRY(ts_file_read_at(f, start + have, r->line + have, more, err));
+        TS_TRY(ts_file_read_at(f, start + have, buffer->line + have, more, err));
         have += more;
     }
     return TS_OK;
@@ -294,22 +298,19 @@ static ts_status copy_columns(ts__rows *r, const ts_loader_options *o, ts_error 
     return TS_OK;
 }
 
-static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err)
+static ts_status scan_all(ts__rows *r, scan *s, const ts_loader_options *o, ts_error *err)
 {
-    ts_tokens ids = {0};
     TS_TRY(copy_columns(r, o, err));
-    TS_TRY(grow_line(r, CHUNK, err));
+    TS_TRY(grow_line(&s->scratch, CHUNK, err));
     for (size_t k = 0; k < o->n_paths; k++) {
         uint64_t hash;
-        TS_TRY(ts__data_file_open(o->paths[k], "jsonl", &r->files[k], err));
+        TS_TRY(ts__data_file_open(o->paths[k], "jsonl", o->cache_folder, &r->files[k], err));
         TS_TRY(ts__data_file_fingerprint(r->files[k], &hash, err));
         r->fingerprint = ts_mix64(r->fingerprint ^ hash);
         if (__builtin_add_overflow(r->base[k], ts_file_size(r->files[k]), &r->base[k + 1]))
             return TS_ERROR(err, TS_INVALID_ARGUMENT,
                             "the %zu data files together are too large to count", o->n_paths);
-        ts_status status = scan_file(r, k, &ids, err);
-        ts_tokens_free(&ids);
-        TS_TRY(status);
+        TS_TRY(scan_file(r, k, s, err));
     }
     if (r->stats.bad_rows > TS_BAD_ROWS_KEPT)
         ts_log(TS_LOG_WARNING, "%lld bad rows in all, of %lld", (long long)r->stats.bad_rows,
@@ -317,6 +318,15 @@ static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err
     r->stats.samples = (int64_t)r->n;
     r->fingerprint = ts_mix64(r->fingerprint ^ r->n);
     return r->n > 0 ? TS_OK : nothing_left(r, o->paths[0], err);
+}
+
+static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err)
+{
+    scan s = {0};
+    ts_status status = scan_all(r, &s, o, err);
+    ts__row_scratch_free(&s.scratch);
+    ts_tokens_free(&s.ids);
+    return status;
 }
 
 ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *err)
@@ -347,13 +357,11 @@ void ts__rows_free(ts__rows *r)
     for (size_t i = 0; i < r->n_files; i++) ts_file_close(r->files[i]);
     for (size_t i = 0; i < r->o.n_columns; i++) ts_free(r->columns[i]);
     for (size_t i = 0; i < TS_BAD_ROWS_KEPT; i++) ts_free(r->bad[i]);
-    ts_string_free(&r->document);
     ts_free(r->files);
     ts_free(r->base);
     ts_free(r->columns);
     ts_free(r->separator);
     ts_free(r->place);
-    ts_free(r->line);
     ts_free(r);
 }
 
@@ -376,18 +384,26 @@ const char *ts__rows_bad_at(const ts__rows *r, size_t i)
 
 /* ---- read ----------------------------------------------------------------------------------- */
 
-/* The line at offset of f into r->line; *n without the newline. */
-static ts_status read_line(ts__rows *r, ts_file *f, uint64_t offset, size_t *n, ts_error *err)
+void ts__row_scratch_free(ts__row_scratch *s)
+{
+    ts_free(s->line);
+    ts_string_free(&s->document);
+    *s = (ts__row_scratch){0};
+}
+
+/* The line at offset of f into s->line; *n without the newline. */
+static ts_status read_line(const ts__rows *r, ts_file *f, uint64_t offset, ts__row_scratch *s,
+                           size_t *n, ts_error *err)
 {
     uint64_t left = ts_file_size(f) - offset;
     size_t have = 0, want = FIRST_READ;
     for (;;) {
         if (want > left) want = (size_t)left;
-        TS_TRY(grow_line(r, want, err));
-        TS_TRY(ts_file_read_at(f, offset + have, r->line + have, want - have, err));
-        char *newline = memchr(r->line + have, '\n', want - have);
+        TS_TRY(grow_line(s, want, err));
+        TS_TRY(ts_file_read_at(f, offset + have, s->line + have, want - have, err));
+        char *newline = memchr(s->line + have, '\n', want - have);
         if (newline || want == left) {
-            *n = newline ? (size_t)(newline - r->line) : want;
+            *n = newline ? (size_t)(newline - s->line) : want;
             return TS_OK;
         }
         have = want;
@@ -400,17 +416,18 @@ static ts_status read_line(ts__rows *r, ts_file *f, uint64_t offset, size_t *n, 
     }
 }
 
-ts_status ts__rows_read(ts__rows *r, int64_t i, ts_tokens *ids, ts_error *err)
+ts_status ts__rows_read(const ts__rows *r, int64_t i, ts__row_scratch *scratch, ts_tokens *ids,
+                        ts_error *err)
 {
     TS_ASSERT(i >= 0 && (size_t)i < r->n);
     size_t k = 0, n = 0;
     while (r->place[i] >= r->base[k + 1]) k++;
     uint64_t offset = r->place[i] - r->base[k];
-    TS_TRY(read_line(r, r->files[k], offset, &n, err));
-    while (n > 0 && is_blank(r->line[n - 1])) n--;
+    TS_TRY(read_line(r, r->files[k], offset, scratch, &n, err));
+    while (n > 0 && is_blank(scratch->line[n - 1])) n--;
     ts_error why = {0};
     bool cut;
-    ts_status status = encode_row(r, r->line, n, ids, &cut, &why);
+    ts_status status = encode_row(r, scratch->line, n, &scratch->document, ids, &cut, &why);
     if (status == TS_OK) return TS_OK;
     if (status != TS_DATA_LOSS)
         return TS_ERROR(err, status, "%s: %s", ts_file_path(r->files[k]), why.msg);

@@ -113,9 +113,10 @@ static ts_status refuse_foreign(ts_file *f, const char *dataset_type, ts_error *
                     what, dataset_type, tokens ? "token files" : "plain files", instead);
 }
 
-ts_status ts__data_file_open(const char *path, const char *dataset_type, ts_file **out,
-                             ts_error *err)
+ts_status ts__data_file_open(const char *path, const char *dataset_type, const char *cache_folder,
+                             ts_file **out, ts_error *err)
 {
+    (void)cache_folder;
     if (ts_path_kind_of(path) == TS_PATH_FOLDER) return folder_error(path, dataset_type, err);
     ts_file *f;
     TS_TRY(ts_file_open(path, &f, err));

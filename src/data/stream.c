@@ -100,7 +100,8 @@ static ts_status open_piece(ts__stream *s, const ts_loader_options *o, size_t i,
 {
     piece *p = &s->pieces[i];
     bool text = o->type == TS_DATA_TEXT;
-    TS_TRY(ts__data_file_open(o->paths[i], text ? "text" : "tokens", &p->file, err));
+    TS_TRY(ts__data_file_open(o->paths[i], text ? "text" : "tokens", o->cache_folder, &p->file,
+                              err));
     if (text) {
         p->width = 1;
         uint64_t size = ts_file_size(p->file);
