@@ -5,6 +5,7 @@
  * peak memory. A resumed run appends; a step that is run again after a crash appears again, and the later
  * line counts.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -110,8 +111,9 @@ ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err)
     return status;
 }
 
-ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *i, const ts_config *c, ts_error *err)
+ts_status ts__metrics_step(ts_metrics *m, const ts_flight *f, const ts_config *c, ts_error *err)
 {
+    const ts_step_info *i = &f->info;
     double clip = c->gradient_clipping_threshold;
     ts_string *s = begin_line(m, i->step);
     number(s, "learning/loss", i->loss);
@@ -131,6 +133,8 @@ ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *i, const ts_config
     number(s, "perf/data_wait_seconds", i->data_seconds);
     number(s, "perf/padding_slots", (double)i->padding);
     number(s, "perf/peak_host_bytes", (double)peak_bytes());
+    /* Two runs whose steps have the same have read the same rows in the same order up to there. */
+    ts_string_printf(s, ", \"data/order_hash\": \"%016" PRIx64 "\"", f->order_hash);
     ts_string_printf(s, ", \"learning/skipped\": %s", i->skipped ? "true" : "false");
     return write_line(m, err);
 }

@@ -68,6 +68,9 @@ static ts_status open_data(ts_run *r, ts_error *err)
     o.rows =
         c->batch_rows; /* the whole step, so that accumulation does not change what is packed */
     TS_TRY(ts_loader_open(&o, &r->train_data, err));
+    TS_TRY(ts_loader_state_new(r->train_data, &r->position, err));
+    TS_TRY(ts_prefetch_open(r->train_data, (int)c->data_prefetch_batches, (int)c->data_threads,
+                            &r->ahead, err));
     r->packed = ts__program_options(c, &r->model).packed;
     ts_loader_stats s = ts_loader_stats_of(r->train_data);
     if (c->dataset != TS_DATA_SYNTHETIC)
@@ -84,20 +87,21 @@ static ts_status open_data(ts_run *r, ts_error *err)
     return TS_OK;
 }
 
-static ts_status make_batch(ts_run *r, ts_error *err)
+/* Those of training belong to r->ahead. */
+static ts_status make_eval_batch(ts_run *r, ts_error *err)
 {
-    int64_t rows =
-        r->config->batch_rows > r->config->eval_rows ? r->config->batch_rows : r->config->eval_rows;
-    size_t n = (size_t)(rows * r->config->max_target_length) * sizeof(int32_t);
-    r->tokens = ts_alloc(n);
-    r->labels = ts_alloc(n);
-    r->segments = ts_alloc(n);
-    r->positions = ts_alloc(n);
-    r->batch = (ts_batch){r->tokens, r->labels, r->segments, r->positions, NULL, 0, 0};
-    bool ok = r->tokens && r->labels && r->segments && r->positions;
+    size_t n =
+        (size_t)(r->config->eval_rows * r->config->max_target_length) * sizeof(int32_t);
+    ts_batch *b = &r->eval_batch;
+    if (!r->eval_data) return TS_OK;
+    b->tokens = ts_alloc(n);
+    b->labels = ts_alloc(n);
+    b->segments = ts_alloc(n);
+    b->positions = ts_alloc(n);
+    bool ok = b->tokens && b->labels && b->segments && b->positions;
     return ok ? TS_OK
-              : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for a batch of %zu bytes",
-                         4 * n);
+              : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
+                         "memory is out for an evaluation batch of %zu bytes", 4 * n);
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
@@ -288,7 +292,7 @@ static ts_status start(ts_run *r, ts_error *err)
 ts_status ts__run_prepare(ts_run *r, ts_error *err)
 {
     static ts_status (*const stage[])(ts_run *, ts_error *) = {
-        read_model,     look_for_run, open_engine, open_data, make_batch,
+        read_model,     look_for_run, open_engine, open_data, make_eval_batch,
         build_programs, open_folder,  compile,     start};
     for (size_t i = 0; i < sizeof stage / sizeof *stage; i++) {
         ts_error why = {0};
@@ -315,13 +319,15 @@ void ts__run_release(ts_run *r)
     ts_graph_free(r->eval_graph);
     ts_graph_free(r->train_graph);
     ts_loader_free(r->eval_data);
+    ts_prefetch_close(r->ahead);
+    ts_loader_state_free(r->position);
     ts_loader_free(r->train_data);
     ts_tokenizer_free(r->tokenizer);
     ts_engine_close(r->engine);
-    ts_free(r->tokens);
-    ts_free(r->labels);
-    ts_free(r->segments);
-    ts_free(r->positions);
+    ts_free(r->eval_batch.tokens);
+    ts_free(r->eval_batch.labels);
+    ts_free(r->eval_batch.segments);
+    ts_free(r->eval_batch.positions);
     ts_checkpoint_close(r->newest);
     ts_lock_release(r->lock); /* last: all is written */
 }

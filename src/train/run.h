@@ -32,7 +32,8 @@ enum { TS_MAX_INFLIGHT = 2 }; /* more would hide no more of the host's work */
 /* A step that was dispatched and not yet awaited. Times are ts_clock_seconds(). */
 typedef struct ts_flight {
     ts_step_info info;     /* what is known by then */
-    double requested, fed; /* its batch was asked for, and had been read */
+    uint64_t order_hash;   /* of the data's order, behind its batch */
+    double requested, fed; /* its batch was asked for, and was there */
     double sent, dispatched; /* its inputs were on their way; it was dispatched */
 } ts_flight;
 
@@ -106,8 +107,9 @@ ts_status ts__run_finish(ts_run *r, ts_error *err);
 ts_status ts__run_drain(ts_run *r, ts_error *err);
 /* Saves what was trained, if it can be, after a failure that left the state whole; returns status. */
 ts_status ts__run_save_and_fail(ts_run *r, ts_status status);
-/* A batch of r's arrays into the inputs of the next execution. */
-ts_status ts__run_upload(ts_run *r, ts_bound *to, int64_t rows, ts_error *err);
+/* A batch [rows] into the inputs of the next execution. */
+ts_status ts__run_upload(const ts_run *r, const ts_batch *b, int64_t rows, ts_bound *to,
+                         ts_error *err);
 
 /* The profile of some steps (profile.c); all do nothing where r->profile is NULL. Open: refuses what cannot work.
  * Due: it begins or ends before this step. Between: steps, with nothing in flight; last: the run ends here. */
@@ -129,7 +131,7 @@ ts_status ts__run_sample(ts_run *r, ts_error *err);
 
 /* metrics.jsonl (metrics.c): opened for appending, one flushed line a step. */
 ts_status ts__metrics_open(const ts_config *c, ts_metrics **out, ts_error *err);
-ts_status ts__metrics_step(ts_metrics *m, const ts_step_info *s, const ts_config *c, ts_error *err);
+ts_status ts__metrics_step(ts_metrics *m, const ts_flight *f, const ts_config *c, ts_error *err);
 ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds,
                            ts_error *err);
 void ts__metrics_close(ts_metrics *m);

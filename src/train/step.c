@@ -15,22 +15,23 @@
 
 /* ---- dispatching ----------------------------------------------------------------------------- */
 
-ts_status ts__run_upload(ts_run *r, ts_bound *to, int64_t rows, ts_error *err)
+ts_status ts__run_upload(const ts_run *r, const ts_batch *b, int64_t rows, ts_bound *to,
+                         ts_error *err)
 {
     size_t n = (size_t)(rows * r->config->max_target_length) * sizeof(int32_t);
-    TS_TRY(ts_bound_set(to, "tokens", r->tokens, n, err));
-    TS_TRY(ts_bound_set(to, "labels", r->labels, n, err));
+    TS_TRY(ts_bound_set(to, "tokens", b->tokens, n, err));
+    TS_TRY(ts_bound_set(to, "labels", b->labels, n, err));
     if (!r->packed) return TS_OK;
-    TS_TRY(ts_bound_set(to, "segments", r->segments, n, err));
-    return ts_bound_set(to, "positions", r->positions, n, err);
+    TS_TRY(ts_bound_set(to, "segments", b->segments, n, err));
+    return ts_bound_set(to, "positions", b->positions, n, err);
 }
 
-static ts_status send_step(ts_run *r, ts_flight *f, ts_error *err)
+static ts_status send_step(ts_run *r, ts_flight *f, const ts_batch *b, ts_error *err)
 {
     float lr = (float)ts_schedule_rate(&r->config->schedule, r->dispatched);
     int32_t count = (int32_t)(r->dispatched + 1);
     f->info.learning_rate = (double)lr;
-    TS_TRY(ts__run_upload(r, r->train, r->config->batch_rows, err));
+    TS_TRY(ts__run_upload(r, b, r->config->batch_rows, r->train, err));
     TS_TRY(ts_bound_set(r->train, "lr", &lr, sizeof lr, err));
     TS_TRY(ts_bound_set(r->train, "step", &count, sizeof count, err));
     f->sent = ts_clock_seconds();
@@ -51,14 +52,16 @@ ts_status ts__run_dispatch(ts_run *r, ts_error *err)
                               .tflops = r->tflops,
                               .devices = (int)c->devices,
                               .slots = c->batch_rows * c->max_target_length}};
-    ts_status status = ts_loader_next(r->train_data, &r->batch, err);
+    const ts_batch *batch;
+    ts_status status = ts_prefetch_next(r->ahead, &batch, NULL, err);
     r->data_ended = status == TS_OUT_OF_RANGE;
     if (r->data_ended) return TS_OK;
     if (status != TS_OK) return ts__run_save_and_fail(r, status);
     f->fed = ts_clock_seconds();
-    f->info.trained_tokens = r->batch.trained_tokens;
-    f->info.padding = r->batch.padding;
-    status = send_step(r, f, err);
+    f->order_hash = ts_prefetch_order_hash(r->ahead);
+    f->info.trained_tokens = batch->trained_tokens;
+    f->info.padding = batch->padding;
+    status = send_step(r, f, batch, err);
     if (status != TS_OK) return ts__error_context(err, "step %lld", (long long)r->dispatched);
     r->dispatched++;
     return TS_OK;
@@ -142,7 +145,7 @@ static ts_status tell(ts_run *r, const ts_flight *f, ts_error *err)
 {
     ts__profile_finish(r, f);
     if (r->hooks->step) r->hooks->step(r->hooks->context, &f->info);
-    return ts__metrics_step(r->metrics, &f->info, r->config, err);
+    return ts__metrics_step(r->metrics, f, r->config, err);
 }
 
 ts_status ts__run_finish(ts_run *r, ts_error *err)

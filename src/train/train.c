@@ -39,10 +39,10 @@ ts_status ts__run_evaluate(ts_run *r, ts_error *err)
         TS_TRY(ts__run_obey(r, err));
         if (r->interrupted)
             return TS_OK; /* a held-out set may take longer than the grace of a stop */
-        ts_status status = ts_loader_next(r->eval_data, &r->batch, err);
+        ts_status status = ts_loader_next(r->eval_data, &r->eval_batch, err);
         if (status == TS_OUT_OF_RANGE) break;
         TS_TRY(status);
-        TS_TRY(ts__run_upload(r, r->eval, r->config->eval_rows, err));
+        TS_TRY(ts__run_upload(r, &r->eval_batch, r->config->eval_rows, r->eval, err));
         TS_TRY(ts_bound_execute(r->eval, err));
         TS_TRY(ts_bound_get(r->eval, "loss_sum", &loss, sizeof loss, err));
         TS_TRY(ts_bound_get(r->eval, "weights", &n, sizeof n, err));
