@@ -310,6 +310,7 @@ void ts__run_release(ts_run *r)
 {
     ts__profile_close(r);
     ts__metrics_close(r->metrics);
+    ts_saver_close(r->saver); /* waits for what is being written */
     ts_sampler_free(r->sampler);
     ts_bound_free(r->eval);
     ts_bound_free(r->train);

@@ -81,7 +81,10 @@ typedef struct ts_run {
     bool interrupted;   /* the hook asked for a save and the end */
     bool strangers;     /* a sample had tokens without text: said once */
     int64_t evaluated;  /* steps done at the last evaluation; −1 none */
-    int64_t saved_step; /* of the newest checkpoint written or loaded here; −1 none */
+    int64_t first_step; /* where this process began */
+    int64_t saved_step; /* of the newest checkpoint written or loaded here, and durable; −1 none */
+    bool saving;        /* a save was begun and has not been told of: of saving_step */
+    int64_t saving_step;
 } ts_run;
 
 void ts__run_line(const ts_run *r, const char *fmt, ...) TS_PRINTF(2, 3);
@@ -90,12 +93,24 @@ void ts__run_line(const ts_run *r, const char *fmt, ...) TS_PRINTF(2, 3);
 ts_status ts__run_prepare(ts_run *r, ts_error *err);
 void ts__run_release(ts_run *r);
 
-/* Checkpoints (save.c). */
+/* Checkpoints (save.c). Save: begins one of this step, with nothing in flight; does nothing where this step is saved,
+ * or being saved, or checkpoints are off. How it ends is told by ts__run_saved, which later saves call too. */
 ts_status ts__run_save(ts_run *r, ts_error *err);
-/* Opens the newest checkpoint of this run's name; needs no engine, so that a run which is over costs none. */
+/* Tells of saves that ended since, without waiting; to be called between steps. A failed one is a warning, and the
+ * error where it was the start's or the third in a row. last: waits for what is being written, and its failure is the
+ * error; the end of a run, whatever ended it, calls this before it says which checkpoint is the newest. */
+ts_status ts__run_saved(ts_run *r, bool last, ts_error *err);
+bool ts__run_is_saved(const ts_run *r); /* this step: durable, or being written */
+
+/* Where a run begins (start.c). Opens the newest checkpoint of this run's name; needs no engine, so that a run which is
+ * over costs none. */
 ts_status ts__run_find(ts_run *r, ts_error *err);
-/* By the start rule: the newest checkpoint of this run, else the configured weights, else initial values. */
+/* By the start rule: the newest checkpoint of this run, else the configured weights, else initial values. Opens the
+ * saver, too. */
 ts_status ts__run_start(ts_run *r, ts_error *err);
+/* Back to the newest checkpoint that verifies, with nothing in flight: parameters, moments, step, what spikes are
+ * measured by. The data stays where it stands. NOT_FOUND: there is none. A failure leaves no usable state. */
+ts_status ts__run_restore_newest(ts_run *r, ts_error *err);
 
 /* What the hook asks for: a save now, and r->interrupted. What is in flight is finished before. */
 ts_status ts__run_obey(ts_run *r, ts_error *err);

@@ -16,7 +16,7 @@
 
 typedef struct ts_saver_options {
     size_t struct_size;
-    const char *folder; /* borrows, as the rest, until close */
+    const char *folder; /* <run>/checkpoints; copied, as mesh */
     const char *mesh;
     bool asynchronous;
     ts_commit commit;
