@@ -60,6 +60,9 @@ $(TESTS): $(BUILD)/%: %.c $(BUILD)/libtessera.a $(BUILD)/flags
 # The op table, its interpreter and harness serve several tests.
 OP_HARNESS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/op/test_%,$(wildcard tests/op/*.c)))
 $(filter $(BUILD)/tests/op/% $(BUILD)/tests/grad/%,$(TESTS)): $(OP_HARNESS)
+# The crash tests share a small run, a recorder and a disk that loses power.
+CRASH_HARNESS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/crash/harness/*.c))
+$(filter $(BUILD)/tests/crash/%,$(TESTS)): $(CRASH_HARNESS)
 
 # A fuzz target links with a plain main that replays files, or with clang's libFuzzer (make fuzz).
 FUZZ_MAIN ?= $(BUILD)/tests/fuzz/driver.o
@@ -204,4 +207,4 @@ help:
 FORCE:
 .PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile \
         check-gpu bench-gpu check-peers install clean distclean help FORCE
--include $(OP_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
+-include $(OP_HARNESS:.o=.d) $(CRASH_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d
