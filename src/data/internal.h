@@ -103,8 +103,9 @@ ts_status ts__reader_next(ts_loader *l, ts__reader *r, ts__row *row, ts_error *e
  * plan on, nothing else. Count: what the rows turned out to be (row ids, sources, hash of the order, trained tokens);
  * moves the position (ts_loader_get_state, behind the rows counted, whatever was planned and read since) on;
  * OUT_OF_RANGE where the data had ended before this batch. Batches are counted in the order in which they were
- * planned. A batch may come out as nothing but padding where only readers that are done had their turn (padding =
- * rows · sequence): it is counted and passed over. Plan, count and the readers touch different parts of the loader, so
+ * planned. Once readers are done their turns give nothing and the rows behind move up: count then puts the rows that
+ * it was given aside until they fill a batch, and *b comes out as nothing but padding (padding = rows · sequence), to be
+ * passed over. Plan, count and the readers touch different parts of the loader, so
  * that plan may run while rows are made and counted, each by one thread at a time.
  * Back: the plan and all readers return to the position; nothing may be under way. ts_loader_next is one after the
  * other, and back where a row failed. */

@@ -303,16 +303,35 @@ static uint64_t fingerprint_of(const ts_loader *l)
     return h;
 }
 
+/* Packed rows are queued while the last readers finish; other readers all end in the same turn. */
+static bool make_queue(ts_loader *l, const ts_loader_options *o)
+{
+    if (o->type != TS_DATA_JSONL || o->packing == TS_PACK_NONE || o->epochs == 0) return true;
+    size_t rows = 2 * (size_t)o->rows, slots = rows * (size_t)o->sequence;
+    l->queue = ts_alloc_zero(rows * sizeof *l->queue);
+    l->queue_ids = ts_alloc(4 * slots * sizeof *l->queue_ids);
+    for (size_t i = 0; l->queue && l->queue_ids && i < rows; i++) {
+        l->queue[i].tokens = l->queue_ids + i * (size_t)o->sequence;
+        l->queue[i].labels = l->queue[i].tokens + slots;
+        l->queue[i].segments = l->queue[i].labels + slots;
+        l->queue[i].positions = l->queue[i].segments + slots;
+    }
+    return l->queue && l->queue_ids;
+}
+
 static ts_status open_all(ts_loader *l, const ts_loader_options *o, ts_error *err)
 {
     int sources = o->sources ? (int)o->n_sources : 1;
     l->source = ts_alloc_zero((size_t)sources * sizeof *l->source);
     l->n_sources = l->source ? sources : 0;
     l->planned = ts_alloc_zero((size_t)sources * sizeof *l->planned);
+    l->finished = ts_alloc_zero((size_t)sources * TS_MAX_READERS * sizeof *l->finished);
+    l->n_finished = ts_alloc_zero((size_t)sources * sizeof *l->n_finished);
     l->turn = ts_alloc((size_t)o->rows * sizeof *l->turn);
     l->turn_source = ts_alloc((size_t)o->rows * sizeof *l->turn_source);
     l->row = ts_alloc_zero((size_t)o->rows * sizeof *l->row);
-    if (!l->source || !l->planned || !l->turn || !l->turn_source || !l->row)
+    if (!l->source || !l->planned || !l->finished || !l->n_finished || !l->turn ||
+        !l->turn_source || !l->row || !make_queue(l, o))
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                         "out of memory for %d sources and the %lld rows of a batch", sources,
                         (long long)o->rows);
@@ -362,6 +381,10 @@ void ts_loader_free(ts_loader *l)
         ts_free(s->name);
     }
     ts_loader_state_free(l->state);
+    ts_free(l->queue);
+    ts_free(l->queue_ids);
+    ts_free(l->finished);
+    ts_free(l->n_finished);
     ts_free(l->source);
     ts_free(l->planned);
     ts_free(l->turn);

@@ -98,8 +98,7 @@ typedef struct ts_batch {
     int64_t trained_tokens; /* labels ≥ 0 */
     int64_t padding;        /* slots with segment 0 */
 } ts_batch;
-/* The next batch. Batches run across the end of an epoch; the very last may hold rows of padding: those
- * of readers that were done before the others. After it: TS_OUT_OF_RANGE, which nothing else returns, and
+/* The next batch. Batches run across the end of an epoch; the very last may end in rows of padding. After it: TS_OUT_OF_RANGE, which nothing else returns, and
  * err is left alone. Another failure leaves the state as it was. */
 TS_MUST_CHECK ts_status ts_loader_next(ts_loader *l, ts_batch *batch, ts_error *err);
 void ts_loader_rewind(ts_loader *l); /* back to the first batch */

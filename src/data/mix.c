@@ -6,9 +6,9 @@
  * bits, so the choice is a function of the counts alone and drifts at no length.
  *
  * A turn is planned before its row is made and counted after; the position stands behind the rows
- * counted. A source whose readers are all done ends the data when its turn comes; while only some
- * are, their turns are rows of padding. What was read behind the end is taken out again, so a
- * batch's rows do not depend on the rows of a batch.
+ * counted. A reader that is done gives nothing when its turn comes, and the rows behind move up, so
+ * that only the very last batch holds padding; a source whose readers are all done ends the data
+ * when its turn comes. Which rows a batch has therefore depends on nothing but its place.
  */
 #include "data/reader.h"
 
@@ -29,14 +29,14 @@ void ts__mix_weights(const double *weight, int n, int64_t *share)
     share[largest] += left;
 }
 
-static int furthest_behind(const ts_loader *l)
+/* Whose turn it is behind n rows, of which source i had taken[i]. */
+static int whose_turn(const ts_loader *l, const int64_t *taken, int64_t n)
 {
-    if (l->n_sources == 1) return 0;
     int best = 0;
     __int128 most = 0;
-    for (int i = 0; i < l->n_sources; i++) {
-        __int128 behind = (__int128)l->source[i].weight * (l->n_planned + 1) -
-                          (__int128)l->planned[i] * TS_WEIGHTS;
+    for (int i = 0; l->n_sources > 1 && i < l->n_sources; i++) {
+        __int128 behind =
+            (__int128)l->source[i].weight * (n + 1) - (__int128)taken[i] * TS_WEIGHTS;
         if (i == 0 || behind > most) {
             most = behind;
             best = i;
@@ -48,62 +48,114 @@ static int furthest_behind(const ts_loader *l)
 void ts__loader_plan(ts_loader *l, ts__reader **reader, int32_t *source)
 {
     for (int64_t row = 0; row < l->o.rows; row++) {
-        int i = furthest_behind(l);
+        int i = whose_turn(l, l->planned, l->n_planned++);
         ts__source *s = &l->source[i];
-        reader[row] = &s->reader[l->planned[i] & (s->n_readers - 1)];
+        reader[row] = &s->reader[l->planned[i]++ & (s->n_readers - 1)];
         source[row] = i;
-        l->planned[i]++;
-        l->n_planned++;
     }
 }
 
-/* ---- what came of it ------------------------------------------------------------------------ */
+/* ---- rows that were made, in order ---------------------------------------------------------- */
 
 static bool done(const ts__reader *r, const ts__position *p)
 {
     return ts__reader_exhausted(r, p) && p->n_pending == 0;
 }
 
-/* No reader of the source has a row behind the rows counted. */
-static bool used_up(const ts_loader *l, const ts__source *s)
-{
-    for (int k = 0; k < s->n_readers; k++)
-        if (!done(&s->reader[k], &l->state->source[s->index].position[k])) return false;
-    return true;
-}
-
-static void count_row(ts_loader *l, const ts__row *row)
+/* Notes that a reader has no row behind this one, and the end of the data. */
+static void see(ts_loader *l, const ts__row *row)
 {
     const ts__source *s = row->reader->source;
+    bool *finished = &l->finished[s->index * TS_MAX_READERS + row->reader->index];
+    if (row->first < 0 && l->n_finished[s->index] == s->n_readers) l->last = s->index;
+    if (*finished || !done(row->reader, &row->after)) return;
+    *finished = true;
+    l->n_finished[s->index]++;
+}
+
+/* The position moves behind the row, which is the next but for turns of readers that were done. */
+static void count_row(ts_loader *l, const ts__row *row)
+{
     ts_loader_state *to = l->state;
-    to->source[s->index].position[row->reader->index] = row->after;
-    to->source[s->index].taken++;
-    to->rows++;
-    if (row->first >= 0)
-        to->order_hash = ts_mix64(to->order_hash + 0x9e3779b97f4a7c15u) ^
-                         ts_mix64((uint64_t)(s->first_row + row->first) + 1);
+    for (bool found = false; !found;) {
+        int i = whose_turn(l, to->taken, to->rows++);
+        const ts__source *s = &l->source[i];
+        int64_t k = to->taken[i]++ & (s->n_readers - 1);
+        found = row->reader == &s->reader[k];
+        TS_ASSERT(found || done(&s->reader[k], &to->source[i].position[k]));
+        if (found) to->source[i].position[k] = row->after;
+    }
+    to->order_hash =
+        ts_mix64(to->order_hash + 0x9e3779b97f4a7c15u) ^
+        ts_mix64((uint64_t)(row->reader->source->first_row + row->first) + 1);
+}
+
+static void copy_row(const ts_loader *l, ts__row *to, const ts__row *from)
+{
+    size_t bytes = (size_t)l->o.sequence * sizeof *to->tokens;
+    ts__row place = *to;
+    *to = *from;
+    to->tokens = memcpy(place.tokens, from->tokens, bytes);
+    to->labels = memcpy(place.labels, from->labels, bytes);
+    to->segments = memcpy(place.segments, from->segments, bytes);
+    to->positions = memcpy(place.positions, from->positions, bytes);
+}
+
+/* Row i of the batch is counted, or NULL: padding. */
+static void hand_out(ts_loader *l, ts_batch *b, int64_t i, const ts__row *row)
+{
+    ts__row empty;
+    if (row) {
+        count_row(l, row);
+    } else {
+        ts__row_at(l, b, i, &empty);
+        ts__row_clear(l, &empty);
+    }
+    const ts__source *s = row ? row->reader->source : &l->source[0];
+    b->trained_tokens += row ? row->trained : 0;
+    b->padding += row ? row->padding : l->o.sequence;
+    if (b->row_ids) b->row_ids[i] = row ? s->first_row + row->first : -1;
+    if (b->sources) b->sources[i] = s->index;
+}
+
+/* Through the queue, once readers are done: n rows of those in it and those of this batch. */
+static void hand_out_queue(ts_loader *l, ts_batch *b)
+{
+    int64_t n = l->n_queue < l->o.rows ? l->n_queue : l->o.rows;
+    if (l->last < 0 && n < l->o.rows) n = 0; /* more will come */
+    for (int64_t i = 0; i < l->o.rows; i++) {
+        ts__row to;
+        ts__row_at(l, b, i, &to);
+        if (i < n) copy_row(l, &to, &l->queue[i]);
+        hand_out(l, b, i, i < n ? &to : NULL);
+    }
+    for (int64_t i = n; i < l->n_queue; i++) copy_row(l, &l->queue[i - n], &l->queue[i]);
+    l->n_queue -= n;
 }
 
 ts_status ts__loader_count(ts_loader *l, ts_batch *b, const ts__row *row)
 {
+    int64_t n = 0; /* rows of the batch up to the end of the data */
+    bool in_place = l->n_queue == 0;
     b->trained_tokens = b->padding = 0;
-    for (int64_t i = 0; i < l->o.rows; i++) {
-        const ts__source *s = row[i].reader->source;
-        if (l->ended < 0 && row[i].first < 0 && used_up(l, s)) l->ended = s->index;
-        if (l->ended >= 0 && i == 0) {
-            l->ended_by = l->ended;
-            return TS_OUT_OF_RANGE;
-        }
-        ts__row counted = row[i];
-        if (l->ended >= 0)
-            ts__row_clear(l, &counted);
-        else
-            count_row(l, &row[i]);
-        b->trained_tokens += counted.trained;
-        b->padding += counted.padding;
-        if (b->row_ids) b->row_ids[i] = counted.first < 0 ? -1 : s->first_row + counted.first;
-        if (b->sources) b->sources[i] = s->index;
+    while (l->last < 0 && n < l->o.rows) {
+        see(l, &row[n]);
+        if (l->last >= 0) break;
+        in_place = in_place && row[n].first >= 0;
+        n++;
     }
+    if (l->last >= 0 && n == 0 && l->n_queue == 0) {
+        l->ended = l->ended_by = l->last;
+        return TS_OUT_OF_RANGE;
+    }
+    if (in_place) {
+        for (int64_t i = 0; i < l->o.rows; i++) hand_out(l, b, i, i < n ? &row[i] : NULL);
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            if (row[i].first >= 0) copy_row(l, &l->queue[l->n_queue++], &row[i]);
+        hand_out_queue(l, b);
+    }
+    if (l->last >= 0 && l->n_queue == 0) l->ended = l->last;
     return TS_OK;
 }
 
@@ -113,12 +165,18 @@ void ts__loader_back(ts_loader *l)
 {
     for (int i = 0; i < l->n_sources; i++) {
         ts__source *s = &l->source[i];
-        l->planned[i] = l->state->source[i].taken;
-        for (int k = 0; k < s->n_readers; k++)
+        l->planned[i] = l->state->taken[i];
+        l->n_finished[i] = 0;
+        for (int k = 0; k < s->n_readers; k++) {
             s->reader[k].at = l->state->source[i].position[k];
+            bool is = done(&s->reader[k], &s->reader[k].at);
+            l->finished[i * TS_MAX_READERS + k] = is;
+            l->n_finished[i] += is;
+        }
     }
     l->n_planned = l->state->rows;
-    l->ended = l->ended_by = -1;
+    l->n_queue = 0;
+    l->last = l->ended = l->ended_by = -1;
 }
 
 ts_status ts_loader_next(ts_loader *l, ts_batch *b, ts_error *err)

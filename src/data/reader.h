@@ -47,14 +47,14 @@ struct ts__reader {
 /* ---- state.c ---- */
 
 typedef struct ts__source_state {
-    int64_t taken; /* rows of the source that had their turn */
     int n_readers, room;
     ts__position *position; /* [room] */
 } ts__source_state;
 struct ts_loader_state {
     uint64_t fingerprint, order_hash;
-    int64_t rows; /* the sum of taken */
+    int64_t rows; /* turns of readers that were done among them: the sum of taken */
     int n_sources;
+    int64_t *taken; /* [n_sources] rows of each source */
     ts__source_state *source;
     ts__position *positions; /* of all sources */
 };
@@ -75,7 +75,13 @@ struct ts_loader {
     ts__reader **turn; /* [rows] of ts_loader_next's batch */
     int32_t *turn_source;
     ts__row *row;
-    int ended, ended_by; /* the source that had no row left; −1. ended_by: once that was told */
+    ts__row *queue;     /* [2 · rows] packed rows that wait for others, once readers are done */
+    int32_t *queue_ids; /* what they point into */
+    int64_t n_queue;
+    bool *finished;  /* [n_sources · TS_MAX_READERS] no row behind those seen */
+    int *n_finished; /* [n_sources] */
+    /* The source that had no row left when its turn came, −1: seen, with no row before it left, told. */
+    int last, ended, ended_by;
 };
 
 /* ---- reader.c ---- */

@@ -23,10 +23,11 @@ ts_status ts__state_new(int n, const int *room, ts_loader_state **out, ts_error 
     ts_loader_state *s = ts_alloc_zero(sizeof *s);
     if (s) {
         s->n_sources = n;
+        s->taken = ts_alloc_zero((size_t)n * sizeof *s->taken);
         s->source = ts_alloc_zero((size_t)n * sizeof *s->source);
         s->positions = ts_alloc_zero(positions * sizeof *s->positions);
     }
-    if (!s || !s->source || !s->positions) {
+    if (!s || !s->taken || !s->source || !s->positions) {
         ts_loader_state_free(s);
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for the data position");
     }
@@ -43,6 +44,7 @@ ts_status ts__state_new(int n, const int *room, ts_loader_state **out, ts_error 
 void ts_loader_state_free(ts_loader_state *s)
 {
     if (!s) return;
+    ts_free(s->taken);
     ts_free(s->source);
     ts_free(s->positions);
     ts_free(s);
@@ -53,7 +55,7 @@ void ts__state_reset(const ts_loader *l, ts_loader_state *s)
     s->order_hash = 0;
     s->rows = 0;
     for (int i = 0; i < s->n_sources; i++) {
-        s->source[i].taken = 0;
+        s->taken[i] = 0;
         s->source[i].n_readers = l->source[i].n_readers;
         memset(s->source[i].position, 0,
                (size_t)s->source[i].room * sizeof *s->source[i].position);
@@ -70,7 +72,7 @@ static void copy(ts_loader_state *to, const ts_loader_state *from)
         const ts__source_state *a = &from->source[i];
         ts__source_state *b = &to->source[i];
         TS_ASSERT(a->n_readers <= b->room);
-        b->taken = a->taken;
+        to->taken[i] = from->taken[i];
         b->n_readers = a->n_readers;
         memcpy(b->position, a->position, (size_t)a->n_readers * sizeof *a->position);
     }
@@ -138,21 +140,21 @@ static ts_status check_pending(const ts_loader *l, const ts__position *p, int k,
     return TS_OK;
 }
 
-static ts_status check_source(const ts_loader *l, const ts__source_state *s, ts_error *err)
+static ts_status check_source(const ts_loader *l, const ts__source_state *s, int64_t rows,
+                              ts_error *err)
 {
     int n = s->n_readers;
     bool packed = l->o.type == TS_DATA_JSONL && l->o.packing != TS_PACK_NONE;
     bool concat = packed && l->o.packing == TS_PACK_CONCAT;
     if (n < 1 || n > TS_MAX_READERS || (n & (n - 1)))
         return no_state("the number of readers", n, err);
-    if (s->taken < 0 || s->taken > TS_LAST_ORDINAL)
-        return no_state("the number of rows", s->taken, err);
+    if (rows < 0 || rows > TS_LAST_ORDINAL) return no_state("the number of rows", rows, err);
     for (int k = 0; k < n; k++) {
         const ts__position *p = &s->position[k];
         if (p->taken < 0 || p->taken > (TS_LAST_ORDINAL - k) / n)
             return no_state("a reader's cursor", p->taken, err);
-        /* One sample a row: the rows had by k are those below taken that are ≡ k. */
-        if (!packed && p->taken != s->taken / n + (k < s->taken % n))
+        /* One sample a row: those of k are the rows so far that are ≡ k. */
+        if (!packed && p->taken != rows / n + (k < rows % n))
             return no_state("a reader's cursor", p->taken, err);
         if (p->offset < 0 || (p->offset > 0 && !concat))
             return no_state("an offset", p->offset, err);
@@ -173,9 +175,9 @@ ts_status ts_loader_set_state(ts_loader *l, const ts_loader_state *s, ts_error *
     if (s->n_sources != l->n_sources) return no_state("the number of sources", s->n_sources, err);
     int64_t rows = 0;
     for (int i = 0; i < s->n_sources; i++) {
-        TS_TRY(check_source(l, &s->source[i], err));
-        if (ts_add_i64(rows, s->source[i].taken, &rows) || rows > TS_LAST_ORDINAL)
-            return no_state("the number of rows", s->source[i].taken, err);
+        TS_TRY(check_source(l, &s->source[i], s->taken[i], err));
+        if (ts_add_i64(rows, s->taken[i], &rows) || rows > TS_LAST_ORDINAL)
+            return no_state("the number of rows", s->taken[i], err);
     }
     if (s->rows != rows) return no_state("the number of rows", s->rows, err);
     for (int i = 0; i < s->n_sources; i++)
@@ -210,10 +212,10 @@ static json_t *position_to_json(const ts__position *p)
     return NULL;
 }
 
-static json_t *source_to_json(const ts__source_state *s)
+static json_t *source_to_json(const ts__source_state *s, int64_t rows)
 {
     json_t *source = json_object(), *readers = json_array();
-    int bad = json_object_set_new(source, "rows", json_integer(s->taken));
+    int bad = json_object_set_new(source, "rows", json_integer(rows));
     for (int k = 0; k < s->n_readers; k++)
         bad |= json_array_append_new(readers, position_to_json(&s->position[k]));
     bad |= json_object_set_new(source, "readers", readers);
@@ -229,7 +231,7 @@ ts_status ts_loader_state_to_json(const ts_loader_state *s, json_t **out, ts_err
     bad |= json_object_set_new(json, "order_hash", hash_to_json(s->order_hash));
     bad |= json_object_set_new(json, "rows", json_integer(s->rows));
     for (int i = 0; i < s->n_sources; i++)
-        bad |= json_array_append_new(sources, source_to_json(&s->source[i]));
+        bad |= json_array_append_new(sources, source_to_json(&s->source[i], s->taken[i]));
     bad |= json_object_set_new(json, "sources", sources);
     if (bad) {
         json_decref(json);
@@ -298,7 +300,7 @@ static ts_status read_all(const json_t *json, ts_loader_state *s, ts_error *err)
     for (int i = 0; i < s->n_sources; i++) {
         const json_t *source = json_array_get(sources, (size_t)i);
         const json_t *readers = json_object_get(source, "readers");
-        TS_TRY(read_rows(source, &s->source[i].taken, err));
+        TS_TRY(read_rows(source, &s->taken[i], err));
         s->source[i].n_readers = s->source[i].room;
         for (int k = 0; k < s->source[i].n_readers; k++)
             TS_TRY(read_position(json_array_get(readers, (size_t)k), &s->source[i].position[k],
