@@ -122,8 +122,15 @@ void ts__config_derive_mesh(ts_loading *l); /* behind the model: its heads cut t
 void ts__config_derive_rules(ts_loading *l);
 /* A value of logical_axis_rules, as "name: axis, axis" each. NULL, or what is wrong with v. */
 const char *ts__rules_set(ts_config *c, const ts_yaml *v, ts_config_list *field);
-/* ~/ at the front of a path becomes $HOME/. */
+/* ~/ at the front of a path becomes $HOME/, and patterns of data files become the files. */
 void ts__config_expand_paths(ts_loading *l);
+const char *ts__config_expand_home(ts_loading *l, int k, const char *path);
+/* The files that the items stand for, which may begin with ~/ and hold * ? [..]: each file once, those of a pattern
+ * sorted by bytes. A problem goes to key k; list is returned as it was then. */
+ts_config_list ts__config_expand_files(ts_loading *l, int k, ts_config_list list);
+bool ts__config_is_pattern(const char *path); /* and no file's name */
+/* Are they there, and files that may be read? */
+void ts__config_check_files(ts_loading *l, int k, const ts_config_list *files);
 void ts__config_check_paths(ts_loading *l);
 
 #endif

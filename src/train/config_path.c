@@ -16,7 +16,7 @@
 /* ---- ~/ -------------------------------------------------------------------------------------- */
 
 /* Shells expand ~ at the front of a word, and few of them behind key=; nobody means a folder named ~. */
-static const char *expand(ts_loading *l, int k, const char *path)
+const char *ts__config_expand_home(ts_loading *l, int k, const char *path)
 {
     const char *home = getenv("HOME");
     if (path[0] != '~' || l->bad[k]) return path;
@@ -47,21 +47,16 @@ void ts__config_expand_paths(ts_loading *l)
                                  TS_K_tokenizer_path,
                                  TS_K_plugin,
                                  TS_K_compiled_trainstep_file,
-                                 TS_K_xla_dump_to};
+                                 TS_K_xla_dump_to,
+                                 TS_K_data_cache_directory};
     static const int lists[] = {TS_K_dataset_path, TS_K_eval_dataset_path};
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
         const char **field = (const char **)((char *)l->c + ts__keys[single[i]].offset);
-        *field = expand(l, single[i], *field);
+        *field = ts__config_expand_home(l, single[i], *field);
     }
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         ts_config_list *field = (ts_config_list *)((char *)l->c + ts__keys[lists[i]].offset);
-        const char **item = ts_arena_alloc(l->arena, (field->n + 1) * sizeof *item);
-        if (!item) {
-            l->out_of_memory = true;
-            return;
-        }
-        for (size_t j = 0; j < field->n; j++) item[j] = expand(l, lists[i], field->item[j]);
-        field->item = item;
+        if (!l->bad[lists[i]]) *field = ts__config_expand_files(l, lists[i], *field);
     }
 }
 
@@ -83,17 +78,21 @@ static bool has_suffix(const char *name, const char *suffix)
     return n > m && !strcmp(name + n - m, suffix);
 }
 
-/* The first data file in a folder, or NULL. */
-static const char *file_inside(ts_loading *l, const char *folder)
+/* The first data file in a folder, or NULL; *suffix is how such names end. */
+static const char *file_inside(ts_loading *l, const char *folder, const char **suffix)
 {
-    static const char *const suffixes[] = {".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".bin"};
+    static const char *const suffixes[] = {".jsonl",  ".jsonl.gz", ".jsonl.zst", ".txt",    ".bin",
+                                           ".txt.gz", ".txt.zst",  ".bin.gz",    ".bin.zst"};
     char **names = NULL;
     size_t n = 0;
     const char *found = NULL;
     if (ts_list_folder(folder, &names, &n, NULL) != TS_OK) return NULL;
     for (size_t s = 0; s < sizeof suffixes / sizeof *suffixes && !found; s++)
         for (size_t i = 0; i < n && !found; i++)
-            if (has_suffix(names[i], suffixes[s])) found = ts_arena_strdup(l->arena, names[i]);
+            if (has_suffix(names[i], suffixes[s])) {
+                found = ts_arena_strdup(l->arena, names[i]);
+                *suffix = suffixes[s];
+            }
     ts_names_free(names, n);
     return found;
 }
@@ -142,7 +141,7 @@ ts_status ts_config_check_data(const ts_config *c, ts_error *err)
                     "1 error in the configuration, nothing was started\n\n  %s", c->data_problem);
 }
 
-static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
+void ts__config_check_files(ts_loading *l, int k, const ts_config_list *paths)
 {
     for (size_t i = 0; i < paths->n && !l->bad[k]; i++) {
         const char *path = paths->item[i];
@@ -152,12 +151,13 @@ static void check_data_files(ts_loading *l, int k, const ts_config_list *paths)
         }
         if (is_address(l, k, path)) continue;
         ts_path_kind kind = ts_path_kind_of(path);
-        const char *inside = kind == TS_PATH_FOLDER ? file_inside(l, path) : NULL;
-        bool slash = path[strlen(path) - 1] == '/';
+        const char *suffix = "";
+        const char *inside = kind == TS_PATH_FOLDER ? file_inside(l, path, &suffix) : NULL;
+        const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
         if (inside)
             ts__key_problem(
-                l, k, "%.200s is a folder; expected .jsonl, .txt or .bin (it holds %.200s%s%s)",
-                path, path, slash ? "" : "/", inside);
+                l, k, "%.200s is a folder; expected files, such as %.200s%s*%s (it holds %.200s%s%s)",
+                path, path, slash, suffix, path, slash, inside);
         else if (kind == TS_PATH_FOLDER)
             ts__key_problem(l, k, "%.200s is a folder; expected a .jsonl, .txt or .bin file", path);
         else if (kind == TS_PATH_NONE && *l->c->compile_topology)
@@ -293,8 +293,8 @@ void ts__config_check_paths(ts_loading *l)
 {
     const ts_config *c = l->c;
     if (c->dataset != TS_DATA_SYNTHETIC || l->bad[TS_K_dataset_type]) {
-        check_data_files(l, TS_K_dataset_path, &c->dataset_path);
-        check_data_files(l, TS_K_eval_dataset_path, &c->eval_dataset_path);
+        ts__config_check_files(l, TS_K_dataset_path, &c->dataset_path);
+        ts__config_check_files(l, TS_K_eval_dataset_path, &c->eval_dataset_path);
     }
     check_weights(l, TS_K_model_path, c->model_path);
     check_weights(l, TS_K_load_parameters_path, c->load_parameters_path);
