@@ -202,7 +202,10 @@ static void nothing_matches(search *s, const char *pattern)
     while (parts > 0 && pattern[parts - 1] != '/') parts--;
     const char *head = append(l, "", pattern, parts, false), *any = NULL, *near = NULL;
     if (!head) return;
-    const char *folder = *head ? head : ".", *shown = *head ? head : "the working folder";
+    const char *folder = append(l, "", head, parts > 1 ? parts - 1 : parts, false);
+    const char *shown = parts ? folder : "the working folder";
+    if (!folder) return;
+    if (!parts) folder = ".";
     if (ts_path_kind_of(folder) != TS_PATH_FOLDER) {
         ts__key_problem(l, s->k, "%.200s matches no file; %.200s does not exist", pattern, folder);
         return;
