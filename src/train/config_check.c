@@ -235,6 +235,27 @@ static void check_start(ts_loading *l)
             BYTE_VOCAB, (long long)c->vocab_size);
 }
 
+/* ---- which checkpoints stay ------------------------------------------------------------------ */
+
+static void check_retention(ts_loading *l)
+{
+    const ts_config *c = l->c;
+    const int64_t best = c->num_best_checkpoints_to_keep, newest = c->max_num_checkpoints_to_keep;
+    if (best < 1 || l->bad[TS_K_num_best_checkpoints_to_keep]) return;
+    if (newest < 1 && !l->bad[TS_K_max_num_checkpoints_to_keep])
+        ts__key_problem(l, TS_K_num_best_checkpoints_to_keep,
+                        "counts beside the newest, and max_num_checkpoints_to_keep=null keeps all; "
+                        "set it too, such as max_num_checkpoints_to_keep=3");
+    else if (c->eval_interval < 1 && !l->bad[TS_K_eval_interval])
+        ts__key_problem(l, TS_K_num_best_checkpoints_to_keep,
+                        "goes by the evaluation loss, and nothing is evaluated; set eval_interval");
+    else if (c->eval_interval > 0 && c->checkpoint_period % c->eval_interval != 0)
+        ts__note(l,
+                 "num_best_checkpoints_to_keep: a checkpoint counts where its step was evaluated; "
+                 "checkpoint_period=%lld is no multiple of eval_interval=%lld, so some do not",
+                 (long long)c->checkpoint_period, (long long)c->eval_interval);
+}
+
 void ts__config_derive(ts_loading *l)
 {
     ts_config *c = l->c;
@@ -249,5 +270,6 @@ void ts__config_derive(ts_loading *l)
     ts__config_derive_rules(l);
     ts__config_derive_mesh(l);
     check_start(l);
+    check_retention(l);
     ts__config_derive_engine(l);
 }

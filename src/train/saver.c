@@ -41,7 +41,6 @@ struct ts_saver {
     size_t n_stretch;
     size_t bytes[2]; /* of the trained and the frozen parts */
     char *copy[2];
-    int devices;
     bool pieces_said, failed_device;
 
     pthread_t thread;
@@ -111,7 +110,6 @@ static void describe_part(ts_saver *s, size_t i)
                                 .frozen = p->frozen,
                                 .context = &s->source[i]};
     for (int k = 0; k < param->file_rank; k++) out->dim[k] = param->file_dim[k];
-    if (p->device >= s->devices) s->devices = p->device + 1;
 }
 
 static ts_status find_parts(ts_saver *s, const ts_state *state, ts_error *err)
@@ -134,7 +132,7 @@ static ts_checkpoint_save_options save_options(const ts_saver *s)
     o.step = s->now.step;
     o.part = s->out;
     o.n_part = s->n_part;
-    o.devices = s->devices;
+    o.devices = s->o.devices;
     o.mesh = s->o.mesh;
     o.state = s->state;
     o.score = s->score;
@@ -229,7 +227,6 @@ ts_status ts_saver_open(const ts_saver_options *o, const ts_state *state, ts_sav
     s->o = *o;
     s->o.folder = s->folder = ts_strdup(o->folder);
     s->o.mesh = s->mesh = ts_strdup(o->mesh);
-    s->devices = 1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->change, NULL);
     ts_status status = s->folder && s->mesh ? find_parts(s, state, err) : out_of_memory(err);

@@ -18,6 +18,7 @@ typedef struct ts_saver_options {
     size_t struct_size;
     const char *folder; /* <run>/checkpoints; copied, as mesh */
     const char *mesh;
+    int devices; /* of the mesh */
     bool asynchronous;
     ts_commit commit;
     size_t newest, best; /* as ts_checkpoint_keep's; newest 0: keep all */

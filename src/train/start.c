@@ -237,6 +237,7 @@ static ts_status open_saver(ts_run *r, ts_error *err)
     const ts_saver_options o = {
         .struct_size = sizeof o,
         .folder = folder,
+        .devices = c->mesh.devices,
         .mesh = ts_mesh_text(&c->mesh, mesh, sizeof mesh),
         .asynchronous = c->async_checkpointing,
         .commit = !strcmp(c->checkpoint_commit, "rename")     ? TS_COMMIT_RENAME
