@@ -86,6 +86,22 @@ static inline const char *put_rows(const char *name, int n, int extra)
     return path;
 }
 
+/* Rows "0:…", "1:…" of up to most + 6 bytes, of many lengths. */
+static inline const char *put_numbered(const char *name, int n, int most)
+{
+    char *text = malloc((size_t)n * (size_t)(most + 40));
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        int extra = (int)(ts_mix64((uint64_t)i + 7 * (uint64_t)n) % (uint64_t)(most + 1));
+        at += (size_t)sprintf(text + at, "{\"text\": \"%d:", i);
+        for (int k = 0; k < extra; k++) text[at++] = (char)('a' + (i + k) % 26);
+        at += (size_t)sprintf(text + at, "\"}\n");
+    }
+    const char *path = put(name, text, at);
+    free(text);
+    return path;
+}
+
 static inline ts_loader_options options(ts_data_type type, const char *const *paths, size_t n,
                                         int64_t rows, int64_t sequence)
 {
@@ -139,6 +155,7 @@ static inline full_batch batch_new(int64_t rows, int64_t sequence)
     f.b.segments = malloc(slots * 4);
     f.b.positions = malloc(slots * 4);
     f.b.row_ids = malloc((size_t)rows * 8);
+    f.b.sources = malloc((size_t)rows * 4);
     return f;
 }
 
@@ -149,6 +166,7 @@ static inline void batch_free(full_batch *f)
     free(f->b.segments);
     free(f->b.positions);
     free(f->b.row_ids);
+    free(f->b.sources);
 }
 
 /* What holds for every batch of every kind. */
@@ -193,15 +211,99 @@ static inline bool next(ts_loader *l, full_batch *f)
     return status == TS_OK;
 }
 
-static inline uint64_t hash_batch(const full_batch *f)
+/* Of all that row holds, with its id and source. */
+static inline uint64_t hash_row(const full_batch *f, int64_t row)
 {
-    uint64_t h = 1;
-    size_t slots = (size_t)(f->rows * f->sequence);
-    for (size_t i = 0; i < slots; i++) {
+    uint64_t h = ts_mix64((uint64_t)f->b.row_ids[row] + 2) ^ (uint64_t)f->b.sources[row];
+    for (int64_t i = row * f->sequence; i < (row + 1) * f->sequence; i++) {
         h = ts_mix64(h + (uint32_t)f->b.tokens[i]) ^ (uint32_t)f->b.labels[i];
         h = ts_mix64(h + (uint32_t)f->b.segments[i]) ^ (uint32_t)f->b.positions[i];
     }
+    return h;
+}
+
+static inline uint64_t hash_batch(const full_batch *f)
+{
+    uint64_t h = 1;
+    for (int64_t row = 0; row < f->rows; row++) h = ts_mix64(h + hash_row(f, row));
     return ts_mix64(h + (uint64_t)f->b.trained_tokens) ^ (uint64_t)f->b.padding;
+}
+
+/* ---- positions ---- */
+
+static inline ts_loader_state *state_of(const ts_loader *l)
+{
+    ts_loader_state *s = NULL;
+    assert_int_equal(ts_loader_state_new(l, &s, NULL), TS_OK);
+    ts_loader_get_state(l, s);
+    return s;
+}
+
+static inline json_t *json_of(const ts_loader_state *s)
+{
+    json_t *json = NULL;
+    assert_int_equal(ts_loader_state_to_json(s, &json, NULL), TS_OK);
+    return json;
+}
+
+/* The position as text. free() it. */
+static inline char *position_text(const ts_loader *l)
+{
+    ts_loader_state *s = state_of(l);
+    json_t *json = json_of(s);
+    char *mine, *text = ts_json_dump(json, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_non_null(text);
+    mine = strdup(text);
+    ts_free(text);
+    json_decref(json);
+    ts_loader_state_free(s);
+    return mine;
+}
+
+/* The position that the text says, or why not. */
+static inline ts_status go_to(ts_loader *l, const char *text, ts_error *err)
+{
+    json_t *json = NULL;
+    ts_loader_state *s = NULL;
+    assert_int_equal(ts_json_parse(text, strlen(text), 8, "state", &json, NULL), TS_OK);
+    ts_status status = ts_loader_state_from_json(json, &s, err);
+    if (status == TS_OK) status = ts_loader_set_state(l, s, err);
+    ts_loader_state_free(s);
+    json_decref(json);
+    return status;
+}
+
+static inline int64_t readers_of(const ts_loader *l, int source)
+{
+    ts_loader_state *s = state_of(l);
+    json_t *json = json_of(s);
+    const json_t *of = json_array_get(json_object_get(json, "sources"), (size_t)source);
+    int64_t n = (int64_t)json_array_size(json_object_get(of, "readers"));
+    json_decref(json);
+    ts_loader_state_free(s);
+    return n;
+}
+
+/* Behind n rows of one source whose rows hold a sample each, with this many readers. */
+static inline ts_status go_to_row(ts_loader *l, int64_t n, int64_t readers)
+{
+    json_t *list = json_array();
+    char *text;
+    for (int64_t k = 0; k < readers; k++)
+        json_array_append_new(
+            list, json_pack("[I,i]", (json_int_t)(n / readers + (k < n % readers)), 0));
+    char fingerprint[20];
+    snprintf(fingerprint, sizeof fingerprint, "%016llx",
+             (unsigned long long)ts_loader_fingerprint(l));
+    json_t *json = json_pack("{s:s,s:s,s:I,s:[{s:I,s:o}]}", "fingerprint", fingerprint, "order_hash",
+                             "0000000000000000", "rows", (json_int_t)n, "sources", "rows",
+                             (json_int_t)n, "readers", list);
+    assert_non_null(json);
+    text = ts_json_dump(json, JSON_COMPACT);
+    ts_status status = go_to(l, text, NULL);
+    ts_free(text);
+    json_decref(json);
+    return status;
 }
 
 #endif
