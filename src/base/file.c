@@ -88,12 +88,6 @@ char *ts_path_join(const char *a, const char *b)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-struct ts_file {
-    int fd;
-    uint64_t size;
-    char *path;
-};
-
 ts_status ts__open(const char *path, int flags, int mode, int *fd, ts_error *err)
 {
     int e = ts__sys_open_at(AT_FDCWD, path, path, flags, mode, fd);

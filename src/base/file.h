@@ -36,6 +36,17 @@ ts_status ts_writer_flush(ts_writer *w, ts_error *err);
 ts_status ts_writer_close(ts_writer *w, bool sync, ts_error *err);
 void ts_writer_abandon(ts_writer *w);                             /* closes without checks; NULL is fine */
 
+/* A file without a name: written from front to back, then read. It goes with its last handle, however the process ends. */
+typedef struct ts_spool ts_spool;
+/* On the disk of folder. shown: the path in messages of whoever reads it. */
+ts_status ts_spool_open(const char *folder, const char *shown, ts_spool **out, ts_error *err);
+/* Not buffered. RESOURCE_EXHAUSTED where the disk, a quota or a limit is at its end. */
+ts_status ts_spool_write(ts_spool *s, const void *data, size_t n, ts_error *err);
+uint64_t ts_spool_size(const ts_spool *s);
+/* What was written, to be read; s is gone. */
+ts_file *ts_spool_finish(ts_spool *s);
+void ts_spool_abandon(ts_spool *s);                               /* NULL is fine */
+
 /* mkdir -p. The folders on the way are durable then; the last one is when the caller syncs its parent. */
 ts_status ts_make_folders(const char *path, ts_error *err);
 ts_status ts_sync_folder(const char *path, ts_error *err);

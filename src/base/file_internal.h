@@ -1,4 +1,4 @@
-/* base/file_internal.h – what file.c, folder.c and lock.c share. Other rooms use base/file.h. */
+/* base/file_internal.h – what file.c, folder.c, lock.c and spool.c share. Other rooms use base/file.h. */
 #ifndef TS_FILE_INTERNAL_H
 #define TS_FILE_INTERNAL_H
 
@@ -18,6 +18,12 @@ int ts__sys_link(const char *from, const char *to);
 int ts__sys_unlink_at(int at, const char *name, const char *path, int flags);
 /* True when a test wants a call that has no wrapper to fail; *e is the errno. */
 bool ts__sys_fault(unsigned op, const char *path, int *e);
+
+struct ts_file {
+    int fd;
+    uint64_t size;
+    char *path;
+};
 
 ts_status ts__errno_status(int e);
 const char *ts__errno_words(int e);
