@@ -58,24 +58,27 @@ static ts_status out_of_memory(const char *path, ts_error *err)
 
 /* ---- leftovers ------------------------------------------------------------------------------- */
 
-/* Is "<step>.tmp-<host>-<pid>" of a save that can no longer be running? Another host's processes
- * cannot be asked, so its leftovers must be a day old. */
-static bool is_leftover(const char *path, const char *name)
+/* "<step>.tmp-<host>-<pid>". Another host's processes cannot be asked, so what they leave must be a day old. */
+ts__temporary ts__checkpoint_temporary(const char *path, const char *name, int64_t *step)
 {
     const char *mark = strstr(name, ".tmp-"), *dash = strrchr(name, '-');
-    int64_t step, pid;
-    if (!mark || !ts__checkpoint_step_of(name, (size_t)(mark - name), &step)) return false;
+    int64_t pid;
+    if (!mark || !ts__checkpoint_step_of(name, (size_t)(mark - name), step))
+        return TS__TEMPORARY_NONE;
     const char *host = mark + strlen(".tmp-");
-    if (dash < host || !ts__checkpoint_step_of(dash + 1, strlen(dash + 1), &pid)) return false;
+    if (dash < host || !ts__checkpoint_step_of(dash + 1, strlen(dash + 1), &pid))
+        return TS__TEMPORARY_NONE;
     char here[HOST_BYTES + 1];
     host_name(here);
     size_t host_bytes = (size_t)(dash - host);
     if (strlen(here) == host_bytes && memcmp(here, host, host_bytes) == 0) {
-        if (pid == getpid()) return true; /* one save at a time: an earlier one of this number */
-        return pid <= 0 || pid > INT32_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+        if (pid == getpid()) return TS__TEMPORARY_LEFT; /* one save at a time: an earlier one of this number */
+        bool gone = pid <= 0 || pid > INT32_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+        return gone ? TS__TEMPORARY_LEFT : TS__TEMPORARY_WRITTEN;
     }
     struct stat st;
-    return stat(path, &st) == 0 && time(NULL) - st.st_mtime > STALE_SECONDS;
+    bool old = stat(path, &st) == 0 && time(NULL) - st.st_mtime > STALE_SECONDS;
+    return old ? TS__TEMPORARY_LEFT : TS__TEMPORARY_ELSEWHERE;
 }
 
 static ts_status remove_leftovers(const char *folder, ts_error *err)
@@ -86,7 +89,8 @@ static ts_status remove_leftovers(const char *folder, ts_error *err)
     for (size_t i = 0; i < n; i++) {
         char *path = ts_path_join(folder, names[i]);
         ts_error why = {0};
-        if (!path || !is_leftover(path, names[i])) {
+        int64_t step;
+        if (!path || ts__checkpoint_temporary(path, names[i], &step) != TS__TEMPORARY_LEFT) {
             ts_free(path);
             continue;
         }

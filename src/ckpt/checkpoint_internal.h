@@ -42,6 +42,16 @@ bool ts__checkpoint_step_of(const char *name, size_t n, int64_t *step);
 /* folder/step, or with temporary the place where this process writes it. Owns: caller; NULL when memory is out. */
 char *ts__checkpoint_step_path(const char *folder, int64_t step, bool temporary);
 
+/* What a name of a folder of checkpoints is: none of a save's temporary ones; of a save (or a removal) that can no
+ * longer be going on; of one of a living process; of one of another host, less than a day old. */
+typedef enum ts__temporary {
+    TS__TEMPORARY_NONE,
+    TS__TEMPORARY_LEFT,
+    TS__TEMPORARY_WRITTEN,
+    TS__TEMPORARY_ELSEWHERE
+} ts__temporary;
+ts__temporary ts__checkpoint_temporary(const char *path, const char *name, int64_t *step);
+
 /* XXH3-64 of n bytes. */
 uint64_t ts__checkpoint_hash(const void *data, size_t n);
 /* Of a whole file; done may be NULL. */
