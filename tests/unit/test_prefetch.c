@@ -43,6 +43,7 @@ static const kind kinds[] = {
     {"jsonl concat", TS_DATA_JSONL, TS_PACK_CONCAT, 0, false, 2, -1},
     {"jsonl first-fit of three sources", TS_DATA_JSONL, TS_PACK_FIRST_FIT, 3, false, 2, -1},
     {"jsonl concat of two sources", TS_DATA_JSONL, TS_PACK_CONCAT, 2, true, 0, -1},
+    {"jsonl concat of one small source", TS_DATA_JSONL, TS_PACK_CONCAT, 1, false, 3, -1},
     {"synthetic", TS_DATA_SYNTHETIC, TS_PACK_NONE, 0, false, 0, -1},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
@@ -650,27 +651,36 @@ static void memory_that_runs_out_at_open(void **state)
     ts_loader_free(l);
 }
 
-static volatile sig_atomic_t caught_elsewhere;
+static volatile sig_atomic_t caught, caught_elsewhere;
 static pthread_t main_thread;
 static void on_signal(int number)
 {
     (void)number;
+    caught++;
     if (!pthread_equal(pthread_self(), main_thread)) caught_elsewhere = 1;
 }
 
-/* A signal to the process interrupts the thread that was there before, and no read. */
+/* A signal that the caller holds back for a moment waits for it; no reading thread takes it meanwhile. */
 static void signals_go_to_the_caller(void **state)
 {
     (void)state;
     ts_loader *l = open_kind(&kinds[0]);
     struct sigaction now = {.sa_handler = on_signal}, before;
+    sigset_t one, mask;
     main_thread = pthread_self();
     assert_int_equal(sigaction(SIGUSR1, &now, &before), 0);
     ts_prefetch *p = start(l, 5, 8);
-    for (int i = 0; i < 200; i++) {
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    for (int i = 0; i < 20; i++) {
         const ts_batch *b;
+        assert_int_equal(pthread_sigmask(SIG_BLOCK, &one, &mask), 0);
         assert_int_equal(kill(getpid(), SIGUSR1), 0);
-        if (i < 30) assert_int_equal(ts_prefetch_next(p, &b, NULL, NULL), TS_OK);
+        assert_int_equal(ts_prefetch_next(p, &b, NULL, NULL), TS_OK);
+        pause_us(500);
+        assert_int_equal(caught, i);
+        assert_int_equal(pthread_sigmask(SIG_SETMASK, &mask, NULL), 0);
+        assert_int_equal(caught, i + 1);
     }
     ts_prefetch_close(p);
     assert_int_equal(sigaction(SIGUSR1, &before, NULL), 0);
