@@ -399,6 +399,11 @@ ts_loader_stats ts_loader_stats_of(const ts_loader *l)
 {
     return l->stats;
 }
+ts_loader_stats ts_loader_source_stats(const ts_loader *l, int source)
+{
+    TS_ASSERT(source >= 0 && source < l->n_sources);
+    return l->source[source].stats;
+}
 const char *ts_loader_bad_row_at(const ts_loader *l, size_t i)
 {
     if (i >= TS_BAD_ROWS_KEPT) return NULL;

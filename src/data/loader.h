@@ -116,6 +116,7 @@ typedef struct ts_loader_stats {
     int64_t cut_rows;    /* jsonl: rows of this split longer than the sequence */
 } ts_loader_stats;
 ts_loader_stats ts_loader_stats_of(const ts_loader *l);
+ts_loader_stats ts_loader_source_stats(const ts_loader *l, int source);
 /* The first bad rows as "file:line: reason", at most TS_BAD_ROWS_KEPT; NULL beyond. Until free. */
 enum { TS_BAD_ROWS_KEPT = 20 };
 const char *ts_loader_bad_row_at(const ts_loader *l, size_t i);

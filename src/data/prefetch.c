@@ -353,6 +353,11 @@ uint64_t ts_prefetch_order_hash(const ts_prefetch *p)
     return p->loader->state->order_hash;
 }
 
+int64_t ts_prefetch_source_rows(const ts_prefetch *p, int source)
+{
+    return p->loader->state->taken[source];
+}
+
 const ts_loader *ts_prefetch_loader(const ts_prefetch *p)
 {
     return p->loader;

@@ -28,6 +28,9 @@ TS_MUST_CHECK ts_status ts_prefetch_set_state(ts_prefetch *p, const ts_loader_st
                                               ts_error *err);
 /* ts_loader_state_order_hash of that position, without a copy of it. */
 uint64_t ts_prefetch_order_hash(const ts_prefetch *p);
+/* Rows of one source among those taken; turns of readers that were done count as well, so near the end of the data it
+ * may be a few more. */
+int64_t ts_prefetch_source_rows(const ts_prefetch *p, int source);
 const ts_loader *ts_prefetch_loader(const ts_prefetch *p); /* for names, statistics and the fingerprint */
 
 #endif

@@ -76,16 +76,22 @@ static ts_forward forward(ts_builder *b, const ts_program_options *o, const batc
     return out;
 }
 
-/* Σ cross-entropy over trained tokens, f32 scalar. */
-static ts_value *loss_sum(ts_builder *b, const ts_forward *f, ts_value *labels)
+/* Σ cross-entropy over trained tokens, f32 scalar. by_row (may be NULL): the same of each row, f32 [rows], a sum of
+ * its own, so that nothing else depends on whether it is asked for. */
+static ts_value *loss_sum(ts_builder *b, const ts_forward *f, ts_value *labels, ts_value **by_row)
 {
+    static const char *const pin[] = {"batch"};
     ts_type t = *ts_type_of(f->stream);
     ts_dim tokens = {"tokens", t.dim[0].size * t.dim[1].size};
     ts_scope_push(b, "loss");
     ts_value *x = ts_reshape(b, f->stream, TS_DIMS(tokens, t.dim[2]));
     ts_value *y = ts_reshape(b, labels, TS_DIMS(tokens));
     ts_value *w = ts_convert(b, f->head, b->compute);
-    ts_value *loss = ts_reduce_sum(b, ts_linear_xent(b, x, w, y, f->softcap, 0, NULL), TS_INTS(0));
+    ts_value *each = ts_linear_xent(b, x, w, y, f->softcap, 0, NULL);
+    ts_value *loss = ts_reduce_sum(b, each, TS_INTS(0));
+    if (by_row)
+        *by_row = ts__pin(
+            b, ts_reduce_sum(b, ts_reshape(b, each, TS_DIMS(t.dim[0], t.dim[1])), TS_INTS(1)), pin);
     ts_scope_pop(b);
     return loss;
 }
@@ -137,48 +143,62 @@ static int trained_params(ts_builder *b, const ts_program_options *o, int **inde
 
 /* ---- train ----------------------------------------------------------------------------------- */
 
+/* What a train step computes before its update. */
+typedef struct train_sums {
+    ts_value *loss, *row_loss; /* row_loss NULL where nobody asks */
+    int *index, n;             /* of the trained parameters */
+    ts_value **grads;
+} train_sums;
+
+static void no_memory(ts_builder *b)
+{
+    ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s", b->graph->name);
+}
+
 /* Loss Σ/total and gradients of one batch, in the builder's region. */
-static ts_value *loss_and_grads(ts_builder *b, const ts_program_options *o, const batch *in,
-                                ts_value *total, int **index, ts_value ***grads, int *n)
+static void loss_and_grads(ts_builder *b, const ts_program_options *o, const batch *in,
+                           ts_value *total, train_sums *out)
 {
     ts_value **params;
     ts_forward f = forward(b, o, in);
-    ts_value *loss = mean(b, loss_sum(b, &f, in->labels), total);
-    *n = trained_params(b, o, index, &params);
-    *grads = ts_arena_alloc(b->graph->arena, (size_t)(*n + 1) * sizeof **grads);
-    if (!*grads)
-        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
-                           b->graph->name);
-    ts_grad(b, loss, params, *n, *grads, NULL);
-    return loss;
+    ts_value *sum = loss_sum(b, &f, in->labels, o->row_losses ? &out->row_loss : NULL);
+    out->loss = mean(b, sum, total);
+    out->n = trained_params(b, o, &out->index, &params);
+    out->grads = ts_arena_alloc(b->graph->arena, (size_t)(out->n + 1) * sizeof *out->grads);
+    if (out->grads)
+        ts_grad(b, out->loss, params, out->n, out->grads, NULL);
+    else
+        no_memory(b);
 }
 
-/* The same over `accumulation` micro-batches: everything is a sum. */
-static ts_value *accumulate(ts_builder *b, const ts_program_options *o, const batch *in,
-                            ts_value *total, int **index, ts_value ***grads, int *n)
+/* The same over `accumulation` micro-batches: everything is a sum, but the rows' losses stand one behind the other. */
+static void accumulate(ts_builder *b, const ts_program_options *o, const batch *in, ts_value *total,
+                       train_sums *out)
 {
+    static const char *const pin[] = {NULL, "batch"};
     ts_value *xs[4] = {in->tokens, in->labels, in->segments, in->positions}, *slice[4];
     ts_repeat *r = ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, o->packed ? 4 : 2, NULL,
                                    slice);
     batch one = {slice[0], slice[1], o->packed ? slice[2] : NULL, o->packed ? slice[3] : NULL,
                  in->cos,  in->sin};
-    ts_value *loss = loss_and_grads(b, o, &one, total, index, grads, n);
-    size_t count = (size_t)*n + 1;
-    ts_value **ys = ts_arena_alloc(b->graph->arena, count * sizeof *ys);
-    bool *sum = ts_arena_alloc(b->graph->arena, count);
-    if (!ys || !sum || b->error.code != TS_OK)
-        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
-                           b->graph->name);
-    ys[0] = loss;
-    for (int i = 0; i < *n; i++) ys[1 + i] = (*grads)[i];
-    for (size_t i = 0; i < count; i++) sum[i] = true;
-    ts_value **results = ts_arena_alloc(b->graph->arena, count * sizeof *results);
-    if (!results)
-        return ts__mistake(b, TS_RESOURCE_EXHAUSTED, "memory is out while building graph %s",
-                           b->graph->name);
-    ts_repeat_end(b, r, NULL, ys, sum, (int)count, results);
-    *grads = results + 1;
-    return results[0];
+    loss_and_grads(b, o, &one, total, out);
+    int n = out->n, count = n + 1 + (out->row_loss ? 1 : 0);
+    ts_arena *arena = b->graph->arena;
+    ts_value **ys = ts_arena_alloc(arena, (size_t)count * sizeof *ys);
+    ts_value **results = ts_arena_alloc(arena, (size_t)count * sizeof *results);
+    bool *sum = ts_arena_alloc(arena, (size_t)count);
+    if (!ys || !results || !sum || b->error.code != TS_OK) {
+        no_memory(b); /* an earlier mistake stays the one that is told */
+        return;
+    }
+    ys[0] = out->loss;
+    for (int i = 0; i < n; i++) ys[1 + i] = out->grads[i];
+    for (int i = 0; i < count; i++) sum[i] = i <= n;
+    if (out->row_loss) ys[n + 1] = out->row_loss;
+    ts_repeat_end(b, r, NULL, ys, sum, count, results);
+    out->loss = results[0];
+    out->grads = results + 1;
+    if (out->row_loss) out->row_loss = ts__pin(b, results[n + 1], pin);
 }
 
 static ts_status finish(ts_builder *b, ts_graph **out, ts_error *err)
@@ -201,16 +221,17 @@ ts_status ts_program_train(const ts_program_options *o, ts_graph **out, ts_error
     batch in = batch_inputs(b, o, o->accumulation, true);
     ts_optimizer_inputs scalars = {ts_input(b, "lr", TS_F32, TS_SCALAR),
                                    ts_input(b, "step", TS_I32, TS_SCALAR)};
-    ts_value *total = count_trained(b, in.labels), **grads, *ok;
-    int *index, n;
-    ts_value *loss = o->accumulation > 1 ? accumulate(b, o, &in, total, &index, &grads, &n)
-                                         : loss_and_grads(b, o, &in, total, &index, &grads, &n);
+    ts_value *total = count_trained(b, in.labels), *ok;
+    train_sums s = {0};
+    (o->accumulation > 1 ? accumulate : loss_and_grads)(b, o, &in, total, &s);
     if (b->error.code == TS_OK) {
-        ts_value *norm = ts_optimizer_apply(b, &o->optimizer, &scalars, index, grads, n, loss, &ok);
-        ts_output(b, "loss", loss, NULL);
+        ts_value *norm =
+            ts_optimizer_apply(b, &o->optimizer, &scalars, s.index, s.grads, s.n, s.loss, &ok);
+        ts_output(b, "loss", s.loss, NULL);
         ts_output(b, "weights", total, NULL);
         ts_output(b, "grad_norm", norm, NULL);
         ts_output(b, "ok", ok, NULL);
+        if (s.row_loss) ts_output(b, "row_loss", s.row_loss, NULL);
     }
     return finish(b, out, err);
 }
@@ -223,7 +244,7 @@ ts_status ts_program_eval(const ts_program_options *o, ts_graph **out, ts_error 
     if (!b) return TS_RESOURCE_EXHAUSTED;
     batch in = batch_inputs(b, o, 1, true);
     ts_forward f = forward(b, o, &in);
-    ts_output(b, "loss_sum", loss_sum(b, &f, in.labels), NULL);
+    ts_output(b, "loss_sum", loss_sum(b, &f, in.labels, NULL), NULL);
     ts_output(b, "weights", count_trained(b, in.labels), NULL);
     return finish(b, out, err);
 }
@@ -256,7 +277,7 @@ ts_status ts_program_probe(const ts_program_options *o, ts_graph **out, ts_error
     b->keep_hidden = true;
     batch in = batch_inputs(b, o, 1, true);
     ts_forward f = forward(b, o, &in);
-    ts_value *loss = mean(b, loss_sum(b, &f, in.labels), count_trained(b, in.labels));
+    ts_value *loss = mean(b, loss_sum(b, &f, in.labels, NULL), count_trained(b, in.labels));
     ts_output(b, "logits", logits(b, &f, f.stream), NULL);
     ts_output(b, "hidden.embed", f.embed, NULL);
     for (int i = 0; i < b->n_hidden; i++) output_hidden(b, &b->hidden[i]);

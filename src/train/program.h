@@ -16,6 +16,7 @@ typedef struct ts_program_options {
     int64_t rows, sequence; /* of one micro-batch, all devices */
     int64_t accumulation; /* train: micro-batches a step, a dimension of the batch inputs where > 1 */
     bool packed;          /* segments and positions are inputs */
+    bool row_losses;      /* train: "row_loss" is an output; the others are the same to the bit */
     ts_dtype compute;
     ts_remat remat;
     bool scan_layers;
@@ -25,7 +26,8 @@ typedef struct ts_program_options {
 } ts_program_options;
 
 /* Inputs also "lr" f32, "step" i32 (from 1), "adam.m.*", "adam.v.*"; outputs "loss" (Σ/weights), "weights" f32,
- * "grad_norm" f32, "ok" pred, and the new state in place of the old. */
+ * "grad_norm" f32, "ok" pred, and the new state in place of the old; "row_loss" f32 [rows] or [micro-batches, rows], a
+ * row's Σ. */
 ts_status ts_program_train(const ts_program_options *o, ts_graph **out, ts_error *err);
 /* Outputs "loss_sum" f32 over the batch and "weights" f32. */
 ts_status ts_program_eval(const ts_program_options *o, ts_graph **out, ts_error *err);
