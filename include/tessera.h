@@ -348,6 +348,14 @@ typedef struct ts_step_info {
 
 typedef enum ts_interrupt { TS_CONTINUE, TS_SAVE_AND_GO_ON, TS_SAVE_AND_STOP } ts_interrupt;
 
+/* What does not end. */
+typedef struct ts_stuck {
+    const char *text; /* one line for people: what, since when, where the newest checkpoint is, what to try */
+    bool deadline;    /* the grace of ending is over; else a step, a wait for data or a save takes too long */
+    int64_t steps;    /* done */
+    int64_t saved_step; /* of the newest checkpoint; −1: none */
+} ts_stuck;
+
 typedef struct ts_train_hooks {
     size_t struct_size;
     void *context;
@@ -358,6 +366,12 @@ typedef struct ts_train_hooks {
     ts_interrupt (*interrupt)(void *context);
     /* A piece of text sampled from the model (sample_interval); may be NULL. */
     void (*sample)(void *context, int64_t step, const char *text);
+    /* Seconds since the platform asked for the end, from which preemption_grace_s count; negative: it did not. It is
+     * the time of what `interrupt` answers. Asked from another thread, too. May be NULL: no deadline. */
+    double (*ending)(void *context);
+    /* Called once from another thread, while the call below stands still: the process can be ended there, and what is
+     * half written does not count. May be NULL: nothing is watched. Where it returns, the run goes on if it can. */
+    void (*stuck)(void *context, const ts_stuck *what);
 } ts_train_hooks;
 void ts_train_hooks_default(ts_train_hooks *h);
 
@@ -375,6 +389,113 @@ TS_MUST_CHECK ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks
                                  ts_train_result *result, ts_error *err);
 /* "completed step: 41, seconds: 1.327, …" into buf; returns buf. */
 char *ts_step_line(const ts_step_info *info, char *buf, size_t n);
+
+/* ---- checkpoints: what a folder holds, how two differ ---- */
+
+/* Bytes that were read since the last call; false stops with CANCELLED. */
+typedef bool (*ts_progress)(void *context, uint64_t bytes);
+
+typedef enum ts_survey_state {
+    TS_SURVEY_WHOLE,      /* as far as was checked: manifest, indexes, lengths; hashes only where row.verified */
+    TS_SURVEY_INCOMPLETE, /* no manifest: never finished, or (on an object store) being written */
+    TS_SURVEY_DAMAGED,
+    TS_SURVEY_UNREADABLE, /* the fault is not the checkpoint's: no permission … */
+    TS_SURVEY_WRITING,    /* a temporary folder of a save or a removal whose process lives, or may live elsewhere */
+    TS_SURVEY_LEFTOVER,   /* of one that is gone */
+    TS_SURVEY_GONE        /* removed by somebody since */
+} ts_survey_state;
+
+typedef struct ts_survey_row { /* strings until the survey is freed; "" where unknown */
+    const char *path;
+    int64_t step; /* −1: nothing says it */
+    ts_survey_state state;
+    bool verified; /* every file was hashed */
+    const char *problem; /* what is wrong first: file, found, expected */
+    const char *written, *mesh, *program; /* "2026-05-01T12:00:00Z" */
+    int devices;
+    double score; /* evaluation loss; NaN: none */
+    uint64_t bytes, frozen_bytes; /* of its files; of them frozen */
+    const char *foreign; /* a name in its folder that no save makes */
+} ts_survey_row;
+
+typedef struct ts_survey {
+    const char *folder; /* that holds the checkpoints */
+    bool of_run;        /* it is a run's: named "checkpoints" */
+    bool is_step;       /* the path was that of row[0] itself */
+    ts_survey_row *row; /* [n], by step; temporary folders behind the step of their number */
+    size_t n;
+    uint64_t bytes, disk_bytes; /* of all rows; the same with files of several names counted once */
+} ts_survey;
+
+/* path: a run's folder, a folder of checkpoints, or one checkpoint's. Reads manifests, indexes and lengths. A run may
+ * write meanwhile: what vanishes is left out. NOT_FOUND, INVALID_ARGUMENT: no such folder, or another kind of one. */
+TS_MUST_CHECK ts_status ts_survey_open(const char *path, ts_survey **out, ts_error *err);
+void ts_survey_free(ts_survey *s); /* NULL is fine */
+/* Hashes all of a row's files, if it is whole, and changes the row by what is found. Errors are others than that. */
+TS_MUST_CHECK ts_status ts_survey_verify(ts_survey *s, size_t row, ts_progress progress,
+                                         void *context, ts_error *err);
+/* The row that a resume would take, as far as rows were verified; n: none. */
+size_t ts_survey_resume(const ts_survey *s);
+/* The newest row that verifies, hashing as many as it takes; n: none. */
+TS_MUST_CHECK ts_status ts_survey_newest(ts_survey *s, ts_progress progress, void *context,
+                                         size_t *row, ts_error *err);
+/* Removes a row's folder, safely beside a run that writes (not for WRITING). freed, shared: bytes that the disk got
+ * back, and bytes that it did not because other names of the files remain. dry: says only what would be, after the
+ * rows removed or asked for so far. NOT_FOUND: it is gone already. */
+TS_MUST_CHECK ts_status ts_survey_remove(ts_survey *s, size_t row, bool dry, uint64_t *freed,
+                                         uint64_t *shared, ts_error *err);
+
+typedef enum ts_diff_kind {
+    TS_DIFF_SAME, /* bit for bit, as f32 */
+    TS_DIFF_VALUES,
+    TS_DIFF_SHAPE,
+    TS_DIFF_ONLY_A,
+    TS_DIFF_ONLY_B
+} ts_diff_kind;
+
+typedef struct ts_diff_tensor { /* strings until the diff is freed */
+    const char *name;
+    bool moment;
+    ts_diff_kind kind;
+    const char *shape_a, *shape_b; /* "[64,16]"; "" where there is none */
+    uint64_t elements, different;
+    uint64_t not_finite; /* of the different ones: no finite number in at least one */
+    double max_abs;      /* difference of the others */
+    double largest;      /* absolute finite value in either */
+    const char *where;   /* of max_abs, or the first not finite one: "[3,7]" */
+    double a, b;         /* values there */
+} ts_diff_tensor;
+
+typedef struct ts_diff_sum {
+    size_t tensors, same, values, shape, only_a, only_b;
+    uint64_t elements, different, not_finite;
+    double max_abs, max_rel; /* rel: to the largest value of the same tensor */
+    size_t worst;            /* tensor of max_abs; n: none differs in values */
+} ts_diff_sum;
+
+typedef struct ts_diff_fact { /* beside the tensors */
+    const char *group;        /* "checkpoint", "data": always told; "model", "program", "config": where they differ */
+    const char *name, *a, *b; /* "" where one has none */
+    bool same;
+} ts_diff_fact;
+
+typedef struct ts_diff {
+    const char *a, *b;      /* the folders that were compared */
+    bool weights_only;      /* one is a model's folder: no moments, no facts */
+    bool same;              /* every tensor that was compared, and none missing */
+    ts_diff_tensor *tensor; /* [n], by name */
+    size_t n;
+    ts_diff_sum parameters, moments;
+    ts_diff_fact *fact;
+    size_t n_fact;
+    uint64_t bytes; /* of tensors that were read to compare */
+} ts_diff;
+
+/* a and b: as ts_survey_open's (of a run the newest that verifies), or a Hugging Face folder or file. Checkpoints are
+ * verified first. In a few MiB of memory, whatever their sizes and meshes. */
+TS_MUST_CHECK ts_status ts_diff_open(const char *a, const char *b, ts_progress progress,
+                                     void *context, ts_diff **out, ts_error *err);
+void ts_diff_free(ts_diff *d); /* NULL is fine */
 
 /* ---- PJRT plugins of the xla engine ---- */
 

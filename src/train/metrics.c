@@ -66,6 +66,26 @@ static void number(ts_string *s, const char *key, double v)
         ts_string_printf(s, ", \"%s\": null", key);
 }
 
+/* "learning/NAME/loss" of a source: the configuration lets no name through that JSON would escape. */
+static void named(ts_string *s, const char *group, const char *name, const char *what, double v)
+{
+    char key[200];
+    snprintf(key, sizeof key, "%s/%s/%s", group, name, what);
+    number(s, key, v);
+}
+
+/* A source without a row in this step has no loss: null. */
+static void sources(ts_string *s, const ts_flight *f)
+{
+    for (int i = 0; i < f->n_mixed; i++) {
+        const ts_mixed *x = &f->mixed[i];
+        named(s, "learning", x->name, "loss",
+              x->weights > 0 ? x->loss / (double)x->weights : (double)NAN);
+        named(s, "learning", x->name, "weights", (double)x->weights);
+        ts_string_printf(s, ", \"data/%s/rows\": %lld", x->name, (long long)x->rows);
+    }
+}
+
 /* The text keeps its memory from line to line: a step allocates nothing. */
 static ts_string *begin_line(ts_metrics *m, int64_t step)
 {
@@ -136,17 +156,24 @@ ts_status ts__metrics_step(ts_metrics *m, const ts_flight *f, const ts_config *c
     /* Two runs whose steps have the same have read the same rows in the same order up to there. */
     ts_string_printf(s, ", \"data/order_hash\": \"%016" PRIx64 "\"", f->order_hash);
     ts_string_printf(s, ", \"learning/skipped\": %s", i->skipped ? "true" : "false");
+    ts_string_printf(s, ", \"learning/nonfinite_steps\": %lld, \"learning/rollbacks\": %lld",
+                     (long long)f->nonfinite, (long long)f->rollbacks);
+    sources(s, f);
     return write_line(m, err);
 }
 
-ts_status ts__metrics_eval(ts_metrics *m, int64_t step, double loss, double weights, double seconds,
+ts_status ts__metrics_eval(ts_metrics *m, const ts_run *r, double weights, double seconds,
                            ts_error *err)
 {
-    ts_string *s = begin_line(m, step);
-    number(s, "eval/avg_loss", loss);
-    number(s, "eval/avg_perplexity", exp(loss));
+    ts_string *s = begin_line(m, r->step - 1);
+    number(s, "eval/avg_loss", r->eval_loss);
+    number(s, "eval/avg_perplexity", exp(r->eval_loss));
     number(s, "eval/total_weights", weights);
     number(s, "eval/seconds", seconds);
+    for (int i = 0; i < r->n_eval && *ts__eval_name(r, i); i++) {
+        named(s, "eval", ts__eval_name(r, i), "avg_loss", ts__eval_mean(&r->eval_sums[i]));
+        named(s, "eval", ts__eval_name(r, i), "weights", r->eval_sums[i].weights);
+    }
     return write_line(m, err);
 }
 

@@ -69,6 +69,7 @@ static ts_status open_data(ts_run *r, ts_error *err)
         c->batch_rows; /* the whole step, so that accumulation does not change what is packed */
     TS_TRY(ts_loader_open(&o, &r->train_data, err));
     TS_TRY(ts_loader_state_new(r->train_data, &r->position, err));
+    TS_TRY(ts__judge_open(r, err));
     TS_TRY(ts_prefetch_open(r->train_data, (int)c->data_prefetch_batches, (int)c->data_threads,
                             &r->ahead, err));
     r->packed = ts__program_options(c, &r->model).packed;
@@ -77,31 +78,8 @@ static ts_status open_data(ts_run *r, ts_error *err)
         ts__run_line(r, "data: %lld samples, %lld tokens an epoch%s", (long long)s.samples,
                      (long long)s.tokens,
                      s.bad_rows ? " (bad rows were skipped, see the warnings)" : "");
-    if (c->eval_interval < 1) return TS_OK;
-    ts_config_loader_options(c, TS_SPLIT_EVAL, r->tokenizer, &o);
-    o.vocab_size = r->model.vocab;
-    TS_TRY(ts_loader_open(&o, &r->eval_data, err));
-    s = ts_loader_stats_of(r->eval_data);
-    ts__run_line(r, "evaluation: %lld samples, %lld tokens", (long long)s.samples,
-                 (long long)s.tokens);
-    return TS_OK;
-}
-
-/* Those of training belong to r->ahead. */
-static ts_status make_eval_batch(ts_run *r, ts_error *err)
-{
-    size_t n =
-        (size_t)(r->config->eval_rows * r->config->max_target_length) * sizeof(int32_t);
-    ts_batch *b = &r->eval_batch;
-    if (!r->eval_data) return TS_OK;
-    b->tokens = ts_alloc(n);
-    b->labels = ts_alloc(n);
-    b->segments = ts_alloc(n);
-    b->positions = ts_alloc(n);
-    bool ok = b->tokens && b->labels && b->segments && b->positions;
-    return ok ? TS_OK
-              : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                         "memory is out for an evaluation batch of %zu bytes", 4 * n);
+    TS_TRY(ts__mixture_open(r, err));
+    return ts__eval_open(r, err);
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
@@ -110,7 +88,7 @@ static ts_status build_programs(ts_run *r, ts_error *err)
 {
     TS_TRY(ts__build_train(r->config, &r->model, &r->train_graph, err));
     TS_TRY(ts_place(r->config, r->train_graph, TS_PLACE_TRAIN, &r->train_placed, err));
-    if (!r->eval_data) return TS_OK;
+    if (r->n_eval == 0) return TS_OK;
     ts_program_options o = ts__program_options(r->config, &r->model);
     o.rows = r->config->eval_rows;
     TS_TRY(ts_program_eval(&o, &r->eval_graph, err));
@@ -292,8 +270,7 @@ static ts_status start(ts_run *r, ts_error *err)
 ts_status ts__run_prepare(ts_run *r, ts_error *err)
 {
     static ts_status (*const stage[])(ts_run *, ts_error *) = {
-        read_model,     look_for_run, open_engine, open_data, make_eval_batch,
-        build_programs, open_folder,  compile,     start};
+        read_model, look_for_run, open_engine, open_data, build_programs, open_folder, compile, start};
     for (size_t i = 0; i < sizeof stage / sizeof *stage; i++) {
         ts_error why = {0};
         ts_status status = stage[i](r, &why);
@@ -319,16 +296,14 @@ void ts__run_release(ts_run *r)
     ts_placed_free(&r->train_placed);
     ts_graph_free(r->eval_graph);
     ts_graph_free(r->train_graph);
-    ts_loader_free(r->eval_data);
+    ts__eval_close(r);
+    ts__mixture_close(r->mixture);
     ts_prefetch_close(r->ahead);
     ts_loader_state_free(r->position);
+    ts__judge_close(r);
     ts_loader_free(r->train_data);
     ts_tokenizer_free(r->tokenizer);
     ts_engine_close(r->engine);
-    ts_free(r->eval_batch.tokens);
-    ts_free(r->eval_batch.labels);
-    ts_free(r->eval_batch.segments);
-    ts_free(r->eval_batch.positions);
     ts_checkpoint_close(r->newest);
     ts_lock_release(r->lock); /* last: all is written */
 }

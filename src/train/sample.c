@@ -14,16 +14,26 @@ enum { PROMPT_TOKENS = 24 };
 typedef struct collected {
     ts_run *run;
     int32_t *id;
-    size_t n;
+    size_t n, prompt; /* new ones; before them */
     ts_status obeyed; /* of a save that was asked for */
     ts_error *err;
 } collected;
+
+/* A token must come in time; a program that is compiled for it may take its own. */
+static void watch_next(const collected *c)
+{
+    if (ts_sampler_is_compiled(c->run->sampler, c->prompt + c->n))
+        ts__run_begin(c->run, "a sample's token", (int64_t)c->n);
+    else
+        ts_watch_idle(c->run->watch);
+}
 
 static bool collect(void *context, int32_t id)
 {
     collected *c = context;
     c->id[c->n++] = id;
     c->obeyed = ts__run_obey(c->run, c->err);
+    watch_next(c);
     return c->obeyed == TS_OK && !c->run->interrupted;
 }
 
@@ -82,9 +92,12 @@ ts_status ts__run_sample(ts_run *r, ts_error *err)
     if (status == TS_OK) status = ts_tokens_reserve(&prompt, (size_t)o.max_new, &why);
     if (status == TS_OK) {
         got.id = prompt.id + prompt.n;
+        got.prompt = prompt.n;
+        watch_next(&got);
         status = ts_sampler_run(r->sampler, prompt.id, prompt.n, &o, collect, &got, &why);
         prompt.n += got.n;
     }
+    ts_watch_idle(r->watch);
     bool stopped = got.obeyed != TS_OK || r->interrupted;
     if (status == TS_OK && !stopped) status = show(r, &prompt, &why);
     if (status != TS_OK)

@@ -86,13 +86,24 @@ static bool is_stacked(const ts_graph *g)
     return false;
 }
 
-static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
+static int64_t length_for(size_t n)
 {
     int64_t length = FIRST_LENGTH;
+    while ((size_t)length < n) length *= 2;
+    return length;
+}
+
+bool ts_sampler_is_compiled(const ts_sampler *s, size_t n)
+{
+    return n <= (size_t)1 << 24 && length_for(n) == s->length;
+}
+
+static ts_status compile_for(ts_sampler *s, size_t n, ts_error *err)
+{
     if (n > (size_t)1 << 24)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "a text of %zu tokens is too long; at most 16777216", n);
-    while ((size_t)length < n) length *= 2;
+    const int64_t length = length_for(n);
     if (length == s->length) return TS_OK;
     drop_program(s);
     ts_program_options o = {.model = s->model,

@@ -14,6 +14,7 @@ ts_status ts_sampler_new(ts_engine *e, const ts_model_config *m, ts_state *state
 void ts_sampler_free(ts_sampler *s); /* NULL is fine */
 /* Chooses among ids 0 … n − 1 only (n ≥ 1): those that a tokenizer can show. */
 void ts_sampler_limit(ts_sampler *s, int64_t n);
+bool ts_sampler_is_compiled(const ts_sampler *s, size_t n); /* for texts of n tokens; the next logits do that else */
 /* Logits f32 [V] after ids[n], n ≥ 1. Until the next call. */
 ts_status ts_sampler_logits(ts_sampler *s, const int32_t *ids, size_t n, const float **logits,
                             ts_error *err);

@@ -80,6 +80,7 @@ static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
         bad |= json_object_set_new(o, "config", json_stringn(text.data, text.length));
         bad |= json_object_set_new(o, "program", ts__describe_program(r));
         bad |= json_object_set_new(o, "nonfinite_steps", json_integer(r->nonfinite));
+        bad |= json_object_set_new(o, "nonfinite_steps_in_all", json_integer(r->nonfinite_all));
         bad |= json_object_set_new(o, "rollbacks", json_integer(r->rollbacks));
         bad |= json_object_set_new(o, "spikes", ts_spike_to_json(&r->spike));
         add_random(r, o, &bad);
@@ -226,6 +227,7 @@ static ts_status take_results(ts_run *r, bool wait, bool last, ts_error *err)
 {
     ts_saved s;
     ts_status status = TS_OK;
+    if (wait && r->saving) ts__run_begin(r, "the save of step", r->saving_step);
     while (r->saver && ts_saver_ended(r->saver, wait, &s)) {
         const ts_status one = take_result(r, &s, last && !ts_saver_is_busy(r->saver), err);
         if (status == TS_OK) status = one;
@@ -257,8 +259,10 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     TS_TRY(ts__run_saved(r, false, err));
     if (!r->saver || ts__run_is_saved(r)) return TS_OK;
     TS_TRY(describe(r, &state, err));
+    ts__run_begin(r, "the save of step", r->step);
     TS_TRY(ts_saver_begin(r->saver, r->step, state, has_evaluation(r) ? r->eval_loss : (double)NAN,
                           err));
+    ts_watch_idle(r->watch);
     r->saving = true;
     r->saving_step = r->step;
     return ts__run_saved(r, false, err);

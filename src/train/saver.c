@@ -57,6 +57,7 @@ struct ts_saver {
     ts_saved *ended; /* [n_ended], room for one more while one is being written */
     size_t n_ended;
     double slowest; /* of late: copied and written */
+    int64_t durable;
 };
 
 static ts_status out_of_memory(ts_error *err)
@@ -167,12 +168,13 @@ static void write_checkpoint(ts_saver *s)
     s->now.written = ts_clock_seconds() - start;
 }
 
-/* With the lock held, or nobody else there. */
+/* With the lock held. */
 static void finish(ts_saver *s)
 {
     const double total = s->now.copied + s->now.written;
     if (s->now.error.code == TS_OK)
         s->slowest = total > 0.8 * s->slowest ? total : 0.8 * s->slowest;
+    if (s->now.error.code == TS_OK) s->durable = s->now.step;
     s->ended[s->n_ended++] = s->now;
     s->busy = false;
 }
@@ -227,6 +229,7 @@ ts_status ts_saver_open(const ts_saver_options *o, const ts_state *state, ts_sav
     s->o = *o;
     s->o.folder = s->folder = ts_strdup(o->folder);
     s->o.mesh = s->mesh = ts_strdup(o->mesh);
+    s->durable = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->change, NULL);
     ts_status status = s->folder && s->mesh ? find_parts(s, state, err) : out_of_memory(err);
@@ -342,7 +345,9 @@ static ts_status save_now(ts_saver *s, ts_error *err)
     s->failed_device = false;
     write_checkpoint(s);
     if (s->failed_device) return TS_ERROR(err, s->now.error.code, "%s", s->now.error.msg);
+    pthread_mutex_lock(&s->lock);
     finish(s);
+    pthread_mutex_unlock(&s->lock);
     return TS_OK;
 }
 
@@ -387,6 +392,14 @@ bool ts_saver_is_busy(ts_saver *s)
     bool busy = s->busy;
     pthread_mutex_unlock(&s->lock);
     return busy;
+}
+
+int64_t ts_saver_durable(ts_saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    int64_t step = s->durable;
+    pthread_mutex_unlock(&s->lock);
+    return step;
 }
 
 bool ts_saver_ended(ts_saver *s, bool wait, ts_saved *out)

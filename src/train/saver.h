@@ -46,6 +46,7 @@ bool ts_saver_is_busy(ts_saver *s);
 bool ts_saver_ended(ts_saver *s, bool wait, ts_saved *out);
 /* Seconds that a save may take from now on, by those before; 0 before the first. */
 double ts_saver_estimate(const ts_saver *s);
+int64_t ts_saver_durable(ts_saver *s); /* the step that was saved last; −1: none. Any thread may ask */
 /* The checkpoint at this path was restored: frozen tensors may be linked from it. NULL: none. */
 void ts_saver_restored(ts_saver *s, const char *path);
 

@@ -180,11 +180,14 @@ static ts_status continue_run(ts_run *r, ts_error *err)
 {
     TS_TRY(name_run(r, restore_model(r, r->newest, err), err));
     TS_TRY(name_run(r, take_position(r, r->newest, NULL, err), err));
+    const json_t *state = ts_checkpoint_state(r->newest);
+    r->nonfinite_all = json_integer_value(json_object_get(state, "nonfinite_steps_in_all"));
+    r->rollbacks = json_integer_value(json_object_get(state, "rollbacks"));
     r->saved_step = r->step;
     ts__run_line(r, "continuing run %s from %s", r->config->run_name,
                  ts_checkpoint_path(r->newest));
-    ts__say_program(r, ts_checkpoint_state(r->newest));
-    take_evaluation(r, json_object_get(ts_checkpoint_state(r->newest), "evaluation"));
+    ts__say_program(r, state);
+    take_evaluation(r, json_object_get(state, "evaluation"));
     ts_checkpoint_close(r->newest);
     r->newest = NULL;
     return TS_OK;

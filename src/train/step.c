@@ -53,14 +53,19 @@ ts_status ts__run_dispatch(ts_run *r, ts_error *err)
                               .devices = (int)c->devices,
                               .slots = c->batch_rows * c->max_target_length}};
     const ts_batch *batch;
+    ts__run_begin(r, "the data of step", r->dispatched);
     ts_status status = ts_prefetch_next(r->ahead, &batch, NULL, err);
     r->data_ended = status == TS_OUT_OF_RANGE;
     if (r->data_ended) return TS_OK;
     if (status != TS_OK) return ts__run_save_and_fail(r, status);
+    ts__run_begin(r, "step", r->dispatched);
     f->fed = ts_clock_seconds();
+    if (r->behind[0]) ts_prefetch_get_state(r->ahead, r->behind[r->dispatched % TS_MAX_INFLIGHT]);
     f->order_hash = ts_prefetch_order_hash(r->ahead);
+    r->tokens = batch->tokens;
     f->info.trained_tokens = batch->trained_tokens;
     f->info.padding = batch->padding;
+    ts__mixture_feed(r, f, batch);
     status = send_step(r, f, batch, err);
     if (status != TS_OK) return ts__error_context(err, "step %lld", (long long)r->dispatched);
     r->dispatched++;
@@ -76,11 +81,13 @@ static ts_status await_step(ts_run *r, ts_flight *f, ts_error *err)
     bool ok;
     ts_exec_stats s;
     ts_executable *x = ts_bound_executable(r->train);
+    ts__run_begin(r, "step", r->step);
     TS_TRY(ts_bound_wait(r->train, err));
     x->vtable->stats(x, &s); /* of this execution, which was waited for last */
     TS_TRY(ts_bound_get(r->train, "loss", &loss, sizeof loss, err));
     TS_TRY(ts_bound_get(r->train, "grad_norm", &norm, sizeof norm, err));
     TS_TRY(ts_bound_get(r->train, "ok", &ok, 1, err));
+    TS_TRY(ts__mixture_take(r, f, err));
     double done = x->vtable->asynchronous && s.last_done > 0 ? s.last_done : ts_clock_seconds();
     double begin = f->requested > r->last_done ? f->requested : r->last_done;
     f->info.seconds = done > begin ? done - begin : 0;
@@ -91,61 +98,24 @@ static ts_status await_step(ts_run *r, ts_flight *f, ts_error *err)
     r->last_done = done;
     r->loss = f->info.loss;
     r->nonfinite = ok ? 0 : r->nonfinite + 1;
+    r->nonfinite_all += !ok;
+    f->nonfinite = r->nonfinite_all;
+    f->rollbacks = r->rollbacks;
     r->step++;
     return TS_OK;
 }
 
-double ts__run_plain(double v)
-{
-    return isnan(v) ? (double)NAN : v;
-}
-
-/* What to change: the key that stopped the run is another where the loss itself is fine. */
-static void advise(const ts_config *c, const ts_step_info *info, bool abort_now, char *buf,
-                   size_t n)
-{
-    long long most = (long long)c->max_nonfinite_steps;
-    if (abort_now)
-        snprintf(buf, n,
-                 "Lower learning_rate, or set abort_on_%s_loss=false to skip up to "
-                 "max_nonfinite_steps=%lld",
-                 isnan(info->loss) ? "nan" : "inf", most);
-    else
-        snprintf(
-            buf, n,
-            "Lower learning_rate, or raise max_nonfinite_steps=%lld to skip more such steps in "
-            "a row",
-            most);
-}
-
-/* Policy for losses and gradients that are not finite; the graph has already left the state as it was. A state
- * that diverged is not saved: the newest checkpoint is the place to go on from. */
-static ts_status judge(ts_run *r, const ts_step_info *info, ts_error *err)
-{
-    const ts_config *c = r->config;
-    if (!info->skipped) return TS_OK;
-    bool abort_now =
-        (isnan(info->loss) && c->abort_on_nan_loss) || (isinf(info->loss) && c->abort_on_inf_loss);
-    if (!abort_now && r->nonfinite <= c->max_nonfinite_steps) return TS_OK;
-    char kept[1200] = "no checkpoint was written", advice[200];
-    if (r->saved_step >= 0)
-        snprintf(kept, sizeof kept, "the newest checkpoint is %s/checkpoints/%lld", c->run_folder,
-                 (long long)r->saved_step);
-    advise(c, info, abort_now, advice, sizeof advice);
-    return TS_ERROR(
-        err, TS_ABORTED,
-        "step %lld: loss %g, gradient norm %g; %lld step%s in a row were not finite, and none of them "
-        "changed the weights; %s. %s",
-        (long long)info->step, ts__run_plain(info->loss), ts__run_plain(info->grad_norm),
-        (long long)r->nonfinite, r->nonfinite == 1 ? "" : "s", kept, advice);
-}
-
-/* Tells of a step that was awaited: the hook, the metrics, the profile. */
+/* Tells of a step that was awaited: the hook, the metrics, the profile. The hook may take its time: a reader of the
+ * step lines that pauses holds the run, and no limit is on that. */
 static ts_status tell(ts_run *r, const ts_flight *f, ts_error *err)
 {
+    ts_watch_idle(r->watch);
     ts__profile_finish(r, f);
     if (r->hooks->step) r->hooks->step(r->hooks->context, &f->info);
-    return ts__metrics_step(r->metrics, f, r->config, err);
+    ts__run_begin(r, "the metrics of step", f->info.step);
+    ts_status status = ts__metrics_step(r->metrics, f, r->config, err);
+    ts_watch_idle(r->watch);
+    return status;
 }
 
 ts_status ts__run_finish(ts_run *r, ts_error *err)
@@ -156,7 +126,7 @@ ts_status ts__run_finish(ts_run *r, ts_error *err)
     ts_status status = await_step(r, f, err);
     if (status != TS_OK) return ts__error_context(err, "step %lld", (long long)step);
     status = tell(r, f, err);
-    return status == TS_OK ? judge(r, &f->info, err) : ts__run_save_and_fail(r, status);
+    return status == TS_OK ? ts__run_judge(r, f, err) : ts__run_save_and_fail(r, status);
 }
 
 ts_status ts__run_drain(ts_run *r, ts_error *err)
@@ -174,8 +144,7 @@ ts_status ts__run_save_and_fail(ts_run *r, ts_status status)
         ts_error unsaid = {0};
         if (await_step(r, f, &unsaid) != TS_OK) return status;
         (void)tell(r, f, &unsaid);
-        unsaid = (ts_error){0};
-        if (judge(r, &f->info, &unsaid) != TS_OK) return status; /* such a state is not kept */
+        if (!ts__run_keeps(r, f)) return status;
     }
     ts_error unsaid = {0};
     if (r->config->enable_checkpointing && r->saved_step != r->step) (void)ts__run_save(r, &unsaid);
