@@ -22,6 +22,7 @@ ts_status ts__read_model(const ts_config *c, ts_model_config *out, ts_error *err
 static bool is_packed(const ts_config *c)
 {
     bool many_files = c->dataset_path.n > 1 && c->dataset != TS_DATA_SYNTHETIC;
+    for (size_t i = 0; i < c->n_mixture; i++) many_files |= c->mixture[i].n_paths > 1;
     return many_files || (c->dataset == TS_DATA_JSONL && c->packing);
 }
 
@@ -33,6 +34,7 @@ ts_program_options ts__program_options(const ts_config *c, const ts_model_config
         .sequence = c->max_target_length,
         .accumulation = c->gradient_accumulation_steps,
         .packed = is_packed(c),
+        .row_losses = c->n_mixture > 0,
         .compute = c->compute_dtype,
         .remat = c->remat,
         .scan_layers = c->scan_layers,

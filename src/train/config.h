@@ -53,6 +53,8 @@ struct ts_config {
     ts_dtype compute_dtype;
     ts_remat remat;
     ts_data_type dataset;
+    const ts_loader_source *mixture; /* dataset_mixture; NULL: one source, dataset_path */
+    size_t n_mixture;
     ts_schedule schedule;
     ts_model_config model;  /* unless model_path is set: read it from there then */
     const char *run_folder; /* <base_output_directory>/<run_name> */
@@ -98,6 +100,11 @@ TS_MUST_CHECK ts_status ts_config_check_data(const ts_config *c, ts_error *err);
  * training split's rows are those of one micro-batch. With model_path, set vocab_size afterwards. */
 void ts_config_loader_options(const ts_config *c, ts_data_split split,
                               const ts_tokenizer *tokenizer, ts_loader_options *o);
+/* What is evaluated is one set of data, or what each source of a mixture holds out: so many sets, and the options of
+ * each. */
+int ts_config_eval_sources(const ts_config *c);
+void ts_config_eval_options(const ts_config *c, int source, const ts_tokenizer *tokenizer,
+                            ts_loader_options *o);
 
 /* "Config param k: v", one line each, sorted by key; a token is hidden. */
 void ts_config_print(const ts_config *c, ts_string *out);

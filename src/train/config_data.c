@@ -24,15 +24,26 @@ static void derive_data(ts_loading *l)
     ts_config *c = l->c;
     for (int i = 0; i < 4; i++)
         if (!strcmp(c->dataset_type, kinds[i])) c->dataset = (ts_data_type)i;
-    if (l->bad[TS_K_dataset_type] || l->bad[TS_K_dataset_path]) return;
+    if (l->bad[TS_K_dataset_type] || l->bad[TS_K_dataset_path] || l->bad[TS_K_dataset_mixture]) return;
     if (c->dataset == TS_DATA_SYNTHETIC && c->dataset_path.n)
         ts__key_problem(
             l, TS_K_dataset_path,
             "dataset_type=synthetic reads no file; set dataset_type to text, jsonl or tokens");
-    if (c->dataset != TS_DATA_SYNTHETIC && !c->dataset_path.n)
+    if (c->dataset == TS_DATA_SYNTHETIC && c->n_mixture)
+        ts__key_problem(
+            l, TS_K_dataset_mixture,
+            "dataset_type=synthetic reads no file; set dataset_type to text, jsonl or tokens");
+    if (c->dataset_path.n && c->n_mixture)
+        ts__key_problem(l, TS_K_dataset_mixture,
+                        "dataset_path says what to train on; keep one of the two");
+    if (c->dataset != TS_DATA_SYNTHETIC && !c->dataset_path.n && !c->n_mixture)
         ts__key_problem(l, TS_K_dataset_type,
                         "reads files; name them with dataset_path=FILE[,FILE…]");
     note_rows_as_text(l, TS_K_dataset_path, &c->dataset_path);
+    for (size_t i = 0; i < c->n_mixture; i++) {
+        const ts_config_list files = {c->mixture[i].n_paths, c->mixture[i].paths};
+        note_rows_as_text(l, TS_K_dataset_mixture, &files);
+    }
     note_rows_as_text(l, TS_K_eval_dataset_path, &c->eval_dataset_path);
     if (c->dataset == TS_DATA_JSONL && !c->train_data_columns.n)
         ts__key_problem(l, TS_K_train_data_columns,
@@ -82,11 +93,14 @@ void ts_config_loader_options(const ts_config *c, ts_data_split split,
 {
     bool eval = split == TS_SPLIT_EVAL, own = eval && c->eval_dataset_path.n;
     const ts_config_list *paths = own ? &c->eval_dataset_path : &c->dataset_path;
+    bool mixed = c->n_mixture > 0 && !eval;
     bool concat = !strcmp(c->grain_packing_type, "concat_then_split");
     ts_loader_options_default(o);
     o->type = c->dataset;
     o->paths = paths->item;
     o->n_paths = paths->n;
+    o->sources = mixed ? c->mixture : NULL;
+    o->n_sources = mixed ? c->n_mixture : 0;
     o->tokenizer = tokenizer;
     o->rows = eval ? c->eval_rows : c->micro_rows;
     o->sequence = c->max_target_length;
@@ -104,4 +118,18 @@ void ts_config_loader_options(const ts_config *c, ts_data_split split,
     o->n_columns = c->train_data_columns.n;
     o->truncate = c->use_truncation;
     o->on_bad_row = !strcmp(c->on_bad_row, "skip") ? TS_BAD_ROW_SKIP : TS_BAD_ROW_STOP;
+}
+
+int ts_config_eval_sources(const ts_config *c)
+{
+    return c->n_mixture && !c->eval_dataset_path.n ? (int)c->n_mixture : 1;
+}
+
+void ts_config_eval_options(const ts_config *c, int source, const ts_tokenizer *tokenizer,
+                            ts_loader_options *o)
+{
+    ts_config_loader_options(c, TS_SPLIT_EVAL, tokenizer, o);
+    if (!c->n_mixture || c->eval_dataset_path.n) return;
+    o->paths = c->mixture[source].paths;
+    o->n_paths = c->mixture[source].n_paths;
 }

@@ -128,6 +128,8 @@ const char *ts__config_expand_home(ts_loading *l, int k, const char *path);
 /* The files that the items stand for, which may begin with ~/ and hold * ? [..]: each file once, those of a pattern
  * sorted by bytes. A problem goes to key k; list is returned as it was then. */
 ts_config_list ts__config_expand_files(ts_loading *l, int k, ts_config_list list);
+/* dataset_mixture, with the files found and looked at; once its files' patterns may be expanded. */
+void ts__config_read_mixture(ts_loading *l);
 bool ts__config_is_pattern(const char *path); /* and no file's name */
 /* Are they there, and files that may be read? */
 void ts__config_check_files(ts_loading *l, int k, const ts_config_list *files);

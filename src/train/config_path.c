@@ -58,6 +58,7 @@ void ts__config_expand_paths(ts_loading *l)
         ts_config_list *field = (ts_config_list *)((char *)l->c + ts__keys[lists[i]].offset);
         if (!l->bad[lists[i]]) *field = ts__config_expand_files(l, lists[i], *field);
     }
+    ts__config_read_mixture(l);
 }
 
 /* ---- what is there --------------------------------------------------------------------------- */
