@@ -38,11 +38,12 @@ TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZERS  := $(FUZZ_SRC:%.c=$(BUILD)/%)
 FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/fake/*.c)))
 FAKES    := $(patsubst %,$(BUILD)/tests/fake/lib%.so,fake_pjrt no_api needs_gone)
+SLOWFS   := $(BUILD)/tests/fuse/slowfs
 CONFIGS  := $(sort $(wildcard configs/*.yml configs/*/*.yml))
 
 all: $(BUILD)/tessera
 lib: $(BUILD)/libtessera.a
-tests: $(TESTS) $(FUZZERS) $(FAKES)
+tests: $(TESTS) $(FUZZERS) $(FAKES) $(SLOWFS)
 
 # ---- what is built -----------------------------------------------------------------------------
 
@@ -83,6 +84,11 @@ $(BUILD)/tests/fake/libneeds_gone.so: $(BUILD)/flags
 	$(CC) -shared -o $@ -x c /dev/null -x none -Wl,--no-as-needed $(@D)/libgone.so
 	@rm $(@D)/libgone.so
 $(foreach t,$(TESTS),$(if $(findstring xla,$(t)),$(t))): | $(FAKES)
+
+# A slow file system, and one with an object store's limits.
+$(SLOWFS): $(wildcard tests/fuse/*.[ch])
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(WARN) $(WERROR) -O1 -g -Itests -o $@ $(filter %.c,$^) -lpthread
 
 # The demo's text comes out of an R data file.
 $(BUILD)/tools/rdb_text: tools/rdb_text.c
