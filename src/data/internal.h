@@ -32,8 +32,20 @@ uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i); /* i < n */
  * /tmp), which goes with *out; messages keep the name of the compressed one. */
 ts_status ts__data_file_open(const char *path, const char *dataset_type, const char *cache_folder,
                              ts_file **out, ts_error *err);
-/* Hash of a file's size, head and tail: notices another file, not every change. */
+/* Lets this process hold n data files open at once beside others, where that is within its hard limit. */
+ts_status ts__data_files_room(size_t n, ts_error *err);
+/* Hash of the content's size, head and tail, unpacked: notices another file, not every change. */
 ts_status ts__data_file_fingerprint(ts_file *f, uint64_t *hash, ts_error *err);
+
+/* ---- compressed files (unpack.c) ------------------------------------------------------------- */
+
+typedef enum ts__compression { TS__PLAIN, TS__GZIP, TS__ZSTD } ts__compression;
+ts__compression ts__compression_of(const unsigned char *head, size_t n); /* by its first bytes */
+/* The content of from, which is compressed, as a file of the same path in messages; fails where it has more than max
+ * bytes (UINT64_MAX: only the disk limits it). Owns *out: caller. */
+ts_status ts__unpack(ts_file *from, ts__compression kind, const char *cache_folder, uint64_t max,
+                     ts_file **out, ts_error *err);
+const char *ts__cache_folder(const char *folder); /* itself, or $TMPDIR, or /tmp */
 
 /* ---- stream (stream.c) ---------------------------------------------------------------------- */
 
@@ -47,10 +59,26 @@ ts_status ts__stream_read(ts__stream *s, int64_t at, int64_t n, int32_t *ids, ts
 /* The first place after at where another file begins, or the end of the stream. */
 int64_t ts__stream_file_end(const ts__stream *s, int64_t at);
 
+/* ---- where rows begin (index.c) -------------------------------------------------------------- */
+
+typedef struct ts__index ts__index;
+/* The first `limit` numbers stay in memory, the others go to a file without a name in folder (ts__cache_folder of it);
+ * shown: the path in messages. */
+ts_status ts__index_new(int64_t limit, const char *folder, const char *shown, ts__index **out,
+                        ts_error *err);
+void ts__index_free(ts__index *x); /* NULL is fine */
+ts_status ts__index_add(ts__index *x, uint64_t number, ts_error *err);
+ts_status ts__index_seal(ts__index *x, ts_error *err); /* behind the last; then at, by any threads */
+ts_status ts__index_at(const ts__index *x, int64_t i, uint64_t *number, ts_error *err);
+int64_t ts__index_count(const ts__index *x);
+
 /* ---- rows (rows.c) -------------------------------------------------------------------------- */
 
 typedef struct ts__rows ts__rows;
 ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *err);
+/* With so many places of rows in memory, instead of 4 Mi. */
+ts_status ts__rows_open_limited(const ts_loader_options *o, int64_t in_memory, ts__rows **out,
+                                ts_error *err);
 void ts__rows_free(ts__rows *r);
 int64_t ts__rows_count(const ts__rows *r);
 uint64_t ts__rows_fingerprint(const ts__rows *r);

@@ -1,7 +1,7 @@
 /* data/rows.c – JSON lines as numbered samples of ids.
  *
  * open reads every file once, judges every line and keeps the place of each usable row of this
- * split: 8 bytes a row, nothing else grows with the files. A bad row (not UTF-8, not JSON, no
+ * split (index.c); nothing in memory grows with the files. A bad row (not UTF-8, not JSON, no
  * object, a key missing or no string, empty, too long) is counted and reported by file and line;
  * after open none is left, so the order of samples never depends on luck. read finds the line again
  * and fails when it changed. Blank lines are no rows. Not here: the order, packing (pack.c),
@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "data/internal.h"
 
-enum { CHUNK = 1 << 20, FIRST_READ = 4096, ROW_DEPTH = 32 };
+enum { CHUNK = 1 << 20, FIRST_READ = 4096, ROW_DEPTH = 32, PLACES_IN_MEMORY = 4 << 20 };
 
 struct ts__rows {
     ts_loader_options o; /* columns are ours */
@@ -22,8 +22,7 @@ struct ts__rows {
     uint64_t *base; /* [n_files + 1]: place of a file's first byte when all are laid end to end */
     char **columns;
     char *separator;
-    uint64_t *place; /* [n]: of a row's first byte */
-    size_t n, capacity;
+    ts__index *place; /* of each row's first byte */
     ts_loader_stats stats;
     int64_t file_rows; /* of the file that is being scanned, so far */
     char *bad[TS_BAD_ROWS_KEPT];
@@ -139,22 +138,6 @@ static ts_status note_bad(ts__rows *r, const char *path, int64_t line, const cha
     return TS_OK;
 }
 
-static ts_status keep(ts__rows *r, uint64_t place, ts_error *err)
-{
-    if (r->n == r->capacity) {
-        size_t capacity = r->capacity ? r->capacity * 2 : 1024;
-        uint64_t *grown =
-            ts_realloc(r->place, r->capacity * sizeof *grown, capacity * sizeof *grown);
-        if (!grown)
-            return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for the places of %zu rows",
-                            capacity);
-        r->place = grown;
-        r->capacity = capacity;
-    }
-    r->place[r->n++] = place;
-    return TS_OK;
-}
-
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
@@ -198,7 +181,7 @@ static ts_status judge(ts__rows *r, size_t k, uint64_t offset, int64_t line, con
     if (r->o.eval_fraction > 0 && held_out != (r->o.split == TS_SPLIT_EVAL)) return TS_OK;
     r->stats.cut_rows += cut;
     r->stats.tokens += (int64_t)s->ids.n;
-    return keep(r, r->base[k] + offset, err);
+    return ts__index_add(r->place, r->base[k] + offset, err);
 }
 
 static ts_status grow_line(ts__row_scratch *s, size_t capacity, ts_error *err)
@@ -300,6 +283,7 @@ static ts_status copy_columns(ts__rows *r, const ts_loader_options *o, ts_error 
 
 static ts_status scan_all(ts__rows *r, scan *s, const ts_loader_options *o, ts_error *err)
 {
+    TS_TRY(ts__data_files_room(o->n_paths, err));
     TS_TRY(copy_columns(r, o, err));
     TS_TRY(grow_line(&s->scratch, CHUNK, err));
     for (size_t k = 0; k < o->n_paths; k++) {
@@ -315,9 +299,10 @@ static ts_status scan_all(ts__rows *r, scan *s, const ts_loader_options *o, ts_e
     if (r->stats.bad_rows > TS_BAD_ROWS_KEPT)
         ts_log(TS_LOG_WARNING, "%lld bad rows in all, of %lld", (long long)r->stats.bad_rows,
                (long long)r->stats.rows);
-    r->stats.samples = (int64_t)r->n;
-    r->fingerprint = ts_mix64(r->fingerprint ^ r->n);
-    return r->n > 0 ? TS_OK : nothing_left(r, o->paths[0], err);
+    TS_TRY(ts__index_seal(r->place, err));
+    r->stats.samples = ts__index_count(r->place);
+    r->fingerprint = ts_mix64(r->fingerprint ^ (uint64_t)r->stats.samples);
+    return r->stats.samples > 0 ? TS_OK : nothing_left(r, o->paths[0], err);
 }
 
 static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err)
@@ -329,7 +314,8 @@ static ts_status open_all(ts__rows *r, const ts_loader_options *o, ts_error *err
     return status;
 }
 
-ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *err)
+ts_status ts__rows_open_limited(const ts_loader_options *o, int64_t in_memory, ts__rows **out,
+                                ts_error *err)
 {
     ts__rows *r = ts_alloc_zero(sizeof *r);
     if (r) {
@@ -341,14 +327,20 @@ ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *er
     }
     ts_status status =
         r && r->files && r->base
-            ? open_all(r, o, err)
+            ? ts__index_new(in_memory, o->cache_folder, o->paths[0], &r->place, err)
             : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "out of memory for %zu data files", o->n_paths);
+    if (status == TS_OK) status = open_all(r, o, err);
     if (status != TS_OK) {
         ts__rows_free(r);
         return status;
     }
     *out = r;
     return TS_OK;
+}
+
+ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *err)
+{
+    return ts__rows_open_limited(o, PLACES_IN_MEMORY, out, err);
 }
 
 void ts__rows_free(ts__rows *r)
@@ -361,13 +353,13 @@ void ts__rows_free(ts__rows *r)
     ts_free(r->base);
     ts_free(r->columns);
     ts_free(r->separator);
-    ts_free(r->place);
+    ts__index_free(r->place);
     ts_free(r);
 }
 
 int64_t ts__rows_count(const ts__rows *r)
 {
-    return (int64_t)r->n;
+    return r->stats.samples;
 }
 uint64_t ts__rows_fingerprint(const ts__rows *r)
 {
@@ -416,13 +408,28 @@ static ts_status read_line(const ts__rows *r, ts_file *f, uint64_t offset, ts__r
     }
 }
 
+static size_t file_at(const ts__rows *r, uint64_t place)
+{
+    size_t low = 0, high = r->n_files; /* base[low] ≤ place < base[high] */
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (r->base[middle] <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 ts_status ts__rows_read(const ts__rows *r, int64_t i, ts__row_scratch *scratch, ts_tokens *ids,
                         ts_error *err)
 {
-    TS_ASSERT(i >= 0 && (size_t)i < r->n);
-    size_t k = 0, n = 0;
-    while (r->place[i] >= r->base[k + 1]) k++;
-    uint64_t offset = r->place[i] - r->base[k];
+    TS_ASSERT(i >= 0 && i < r->stats.samples);
+    size_t k, n = 0;
+    uint64_t place;
+    TS_TRY(ts__index_at(r->place, i, &place, err));
+    k = file_at(r, place);
+    uint64_t offset = place - r->base[k];
     TS_TRY(read_line(r, r->files[k], offset, scratch, &n, err));
     while (n > 0 && is_blank(scratch->line[n - 1])) n--;
     ts_error why = {0};

@@ -155,6 +155,7 @@ static ts_status open_all(ts__stream *s, const ts_loader_options *o, ts_error *e
         if (o->add_eos) s->eos = ts_tokenizer_eos(o->tokenizer);
     }
     s->vocab_size = o->vocab_size;
+    TS_TRY(ts__data_files_room(o->n_paths, err));
     for (size_t i = 0; i < o->n_paths; i++) TS_TRY(open_piece(s, o, i, err));
     return o->type == TS_DATA_TOKENS ? look_at_first_tokens(s, err) : TS_OK;
 }

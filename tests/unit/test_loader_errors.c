@@ -38,7 +38,7 @@ static void test_text_bad_input(void **state)
     open_fails(&o, TS_INVALID_ARGUMENT, "1 tokens for evaluation (1 of 19 tokens",
                "raise eval_fraction");
     path = put("zipped.txt", "\x1f\x8b\x08\x00 and more", 12);
-    open_fails(&o, TS_DATA_LOSS, "gzip", "gunzip");
+    open_fails(&o, TS_DATA_LOSS, "gzip", "copy or download it again");
     path = "/nowhere/at/all.txt";
     open_fails(&o, TS_NOT_FOUND, "/nowhere/at/all.txt", "");
     path = put_counted("locked.txt", 100);
@@ -62,7 +62,7 @@ static void test_foreign_formats(void **state)
         {"\x40\0\0\0\0\0\0\0{\"__metadata__\"", 23, "safetensors", "load_parameters_path=FOLDER"},
         {"PAR1\x15\4", 6, "a Parquet file", "JSON lines"},
         {"PK\3\4\x14", 5, "a zip archive", "unpack it"},
-        {"\x28\xb5\x2f\xfd\4", 5, "zstd", "unzstd"},
+        {"\x28\xb5\x2f\xfd\4", 5, "zstd", "copy or download it again"},
         {"BZh91AY&SY\x12", 11, "bzip2", "bunzip2"},
         {"\xfd"
          "7zXZ\0",
