@@ -1,9 +1,9 @@
 /* tests/unit/test_loader_resume.c – a loader that is given another's position goes on with the
  * same batches.
  *
- * Tried at each of 40 points, through JSON, across an epoch's end, for every kind of data and
- * packing, with a fresh loader and with a used one. A position that is damaged or of other data is
- * refused.
+ * Tried at each of 45 points, through JSON, across epochs' ends, for every kind of data, packing
+ * and a mixture, with a fresh loader and with a used one. A position of other data is refused; one
+ * that is damaged is refused or moves nothing outside the data, whatever was changed in it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,43 +14,31 @@
 
 #include "data_help.h"
 
-static ts_loader_state through_json(const ts_loader_state *s)
-{
-    json_t *json = NULL, *again = NULL;
-    ts_loader_state out;
-    assert_int_equal(ts_loader_state_to_json(s, &json, NULL), TS_OK);
-    char *text = json_dumps(json, JSON_COMPACT);
-    assert_int_equal(ts_json_parse(text, strlen(text), 4, "state", &again, NULL), TS_OK);
-    assert_int_equal(ts_loader_state_from_json(again, &out, NULL), TS_OK);
-    ts_free(text);
-    json_decref(json);
-    json_decref(again);
-    return out;
-}
+enum { POINTS = 45 };
 
-/* 40 batches straight; then from every point k a new loader (and a used one) gives batches k …
- * 39. */
-static void resume_everywhere(const ts_loader_options *o)
+/* 45 batches straight; then from every point k a new loader (and a used one) gives batches k …
+ * 44 and comes to the same end. */
+static void resume_everywhere(const ts_loader_options *o, int64_t vocab_size)
 {
-    enum { POINTS = 40 };
     uint64_t straight[POINTS];
-    ts_loader_state at[POINTS];
+    char *at[POINTS + 1];
     full_batch f = batch_new(o->rows, o->sequence);
     ts_loader *l = open_ok(o);
     for (int k = 0; k < POINTS; k++) {
-        at[k] = ts_loader_get_state(l);
+        at[k] = position_text(l);
         assert_true(next(l, &f));
-        check_laws(&f, 259);
+        check_laws(&f, vocab_size);
         straight[k] = hash_batch(&f);
     }
-    if (o->type != TS_DATA_SYNTHETIC) assert_true(at[POINTS - 1].epoch >= 2);
+    at[POINTS] = position_text(l);
     for (int k = 0; k < POINTS; k++) {
         ts_loader *fresh = open_ok(o);
-        ts_loader_state s = through_json(&at[k]);
-        assert_memory_equal(&s, &at[k], sizeof s);
-        assert_int_equal(ts_loader_set_state(fresh, &s, NULL), TS_OK);
-        assert_int_equal(ts_loader_set_state(l, &s, NULL), TS_OK);
+        assert_int_equal(go_to(fresh, at[k], NULL), TS_OK);
+        assert_int_equal(go_to(l, at[k], NULL), TS_OK);
         for (int i = k; i < POINTS; i++) {
+            char *now = position_text(fresh);
+            assert_string_equal(now, at[i]);
+            free(now);
             assert_true(next(fresh, &f));
             assert_int_equal(hash_batch(&f), straight[i]);
             if (i < k + 3) {
@@ -58,8 +46,27 @@ static void resume_everywhere(const ts_loader_options *o)
                 assert_int_equal(hash_batch(&f), straight[i]);
             }
         }
+        char *end = position_text(fresh);
+        assert_string_equal(end, at[POINTS]);
+        free(end);
         ts_loader_free(fresh);
     }
+    for (int k = 0; k <= POINTS; k++) free(at[k]);
+    batch_free(&f);
+    ts_loader_free(l);
+}
+
+/* Epochs that pass in 45 batches of this loader: 3 and a piece of the next at least. */
+static void passes_epochs(const ts_loader_options *o)
+{
+    ts_loader *l = open_ok(o);
+    full_batch f = batch_new(o->rows, o->sequence);
+    int64_t trained = 0, epoch = ts_loader_stats_of(l).tokens;
+    for (int k = 0; k < POINTS; k++) {
+        assert_true(next(l, &f));
+        trained += f.b.trained_tokens;
+    }
+    assert_true(trained > 3 * epoch);
     batch_free(&f);
     ts_loader_free(l);
 }
@@ -67,101 +74,321 @@ static void resume_everywhere(const ts_loader_options *o)
 static void test_resume(void **state)
 {
     (void)state;
-    const char *text = put_counted("r.txt", 1000), *rows = put_rows("r.jsonl", 60, 5);
+    const char *text = put_counted("r.txt", 2700), *rows = put_rows("r.jsonl", 140, 5);
+    uint32_t ids[700];
+    for (uint32_t i = 0; i < 700; i++) ids[i] = i * 7919u % 5000u;
+    const char *bin = put_tokens("r.bin", 20240520, 1, 700, ids, 700);
     for (int shuffle = 0; shuffle < 2; shuffle++) {
-        ts_loader_options o = options(TS_DATA_TEXT, &text, 1, 3, 20);
+        ts_loader_options o = options(TS_DATA_TEXT, &text, 1, 13, 20);
         o.epochs = 0;
         o.shuffle = shuffle;
-        resume_everywhere(&o);
+        passes_epochs(&o);
+        resume_everywhere(&o, 259);
+        o = options(TS_DATA_TOKENS, &bin, 1, 11, 5);
+        o.tokenizer = NULL;
+        o.vocab_size = 5000;
+        o.epochs = 0;
+        o.shuffle = shuffle;
+        passes_epochs(&o);
+        resume_everywhere(&o, 5000);
         for (int p = TS_PACK_NONE; p <= TS_PACK_CONCAT; p++) {
-            o = options(TS_DATA_JSONL, &rows, 1, 5, p == TS_PACK_NONE ? 20 : 29);
+            o = options(TS_DATA_JSONL, &rows, 1, p == TS_PACK_NONE ? 11 : 9,
+                        p == TS_PACK_NONE ? 20 : 29);
             o.epochs = 0;
             o.shuffle = shuffle;
             o.packing = (ts_packing)p;
-            resume_everywhere(&o);
+            passes_epochs(&o);
+            resume_everywhere(&o, 259);
         }
     }
     ts_loader_options o = options(TS_DATA_SYNTHETIC, NULL, 0, 2, 16);
-    resume_everywhere(&o);
+    resume_everywhere(&o, 259);
 }
 
-static void test_state_refused(void **state)
+/* Two readers in the first source, four in the second, one in the third. */
+static ts_loader_options mixture(ts_packing packing)
+{
+    static const char *paths[3];
+    static ts_loader_source sources[3];
+    paths[0] = put_numbered("mix-a.jsonl", 140, 20);
+    paths[1] = put_numbered("mix-b.jsonl", 300, 12);
+    paths[2] = put_numbered("mix-c.jsonl", 70, 25);
+    for (int i = 0; i < 3; i++)
+        sources[i] = (ts_loader_source){.name = (const char *[]){"a", "b", "c"}[i],
+                                        .weight = (const double[]){0.5, 0.3, 0.2}[i],
+                                        .paths = &paths[i],
+                                        .n_paths = 1};
+    ts_loader_options o = options(TS_DATA_JSONL, NULL, 0, 7, 40);
+    o.sources = sources;
+    o.n_sources = 3;
+    o.packing = packing;
+    o.epochs = 0;
+    return o;
+}
+
+static void test_resume_mixture(void **state)
 {
     (void)state;
-    const char *path = put_counted("st.txt", 500);
-    ts_loader_options o = options(TS_DATA_TEXT, &path, 1, 3, 20), other = o;
-    ts_loader *l = open_ok(&o);
-    full_batch f = batch_new(3, 20);
-    assert_true(next(l, &f));
-    ts_loader_state good = ts_loader_get_state(l), s;
-    /* Another seed, length, split or file is another order; other rows a batch are not. */
-    ts_loader *changed[4];
-    other = o;
-    other.seed = 7;
-    changed[0] = open_ok(&other);
-    other = o;
-    other.sequence = 21;
-    changed[1] = open_ok(&other);
-    other = o;
-    other.eval_fraction = 0.5;
-    changed[2] = open_ok(&other);
-    const char *longer = put_counted("st2.txt", 501);
-    other = o;
-    other.paths = &longer;
-    changed[3] = open_ok(&other);
-    for (int i = 0; i < 4; i++) {
-        ts_error err = {0};
-        assert_int_equal(ts_loader_set_state(changed[i], &good, &err), TS_FAILED_PRECONDITION);
-        assert_non_null(strstr(err.msg, "data_shuffle_seed"));
-        ts_loader_free(changed[i]);
+    for (int p = TS_PACK_NONE; p <= TS_PACK_CONCAT; p++) {
+        ts_loader_options o = mixture((ts_packing)p);
+        resume_everywhere(&o, 259);
     }
-    other = o;
-    other.rows = 5;
-    ts_loader *wider = open_ok(&other);
-    assert_int_equal(ts_loader_set_state(wider, &good, NULL), TS_OK);
-    ts_loader_free(wider);
-    static const int64_t odd[] = {-1, INT64_MIN, INT64_MAX};
-    for (int i = 0; i < 3; i++) {
-        s = good, s.index = odd[i];
-        assert_int_equal(ts_loader_set_state(l, &s, NULL), TS_INVALID_ARGUMENT);
-        s = good, s.epoch = odd[i];
-        assert_int_equal(ts_loader_set_state(l, &s, NULL), TS_INVALID_ARGUMENT);
-        s = good, s.n_pending = odd[i];
-        assert_int_equal(ts_loader_set_state(l, &s, NULL), TS_INVALID_ARGUMENT);
-        s = good, s.n_pending = 1, s.pending[0] = odd[i];
-        assert_int_equal(ts_loader_set_state(l, &s, NULL), TS_INVALID_ARGUMENT);
+}
+
+/* A position taken with rows of one size goes on with rows of another, to the very end. */
+static void test_resume_with_other_rows(void **state)
+{
+    (void)state;
+    const char *rows = put_numbered("other.jsonl", 600, 30);
+    for (int p = TS_PACK_NONE; p <= TS_PACK_CONCAT; p++) {
+        ts_loader_options o = options(TS_DATA_JSONL, &rows, 1, 1, 48), wide = o;
+        o.packing = wide.packing = (ts_packing)p;
+        o.epochs = wide.epochs = 2;
+        wide.rows = 6;
+        ts_loader *l = open_ok(&o), *w = open_ok(&wide);
+        full_batch f = batch_new(1, 48), g = batch_new(6, 48);
+        bool more = true;
+        for (int k = 0; more; k++) {
+            char *here = position_text(l);
+            if (k % 17 == 0) {
+                assert_int_equal(go_to(w, here, NULL), TS_OK);
+                more = next(w, &g);
+            }
+            int64_t count = 0;
+            for (int i = 0; i < 6 && k % 17 == 0 && more; i++) {
+                bool real = next(l, &f);
+                if (real) assert_int_equal(hash_row(&f, 0), hash_row(&g, i));
+                assert_int_equal(real, g.b.row_ids[i] >= 0);
+                count += real;
+            }
+            if (k % 17 != 0) more = next(l, &f);
+            if (!more) assert_false(next(l, &f));
+            if (count == 6) {
+                char *a = position_text(l), *b = position_text(w);
+                assert_string_equal(a, b);
+                free(a);
+                free(b);
+            }
+            free(here);
+        }
+        batch_free(&f);
+        batch_free(&g);
+        ts_loader_free(l);
+        ts_loader_free(w);
     }
-    s = ts_loader_get_state(l);
-    assert_memory_equal(&s, &good, sizeof s);
-    static const char *const bad_json[] = {
+}
+
+/* Another seed, length, split, file, mixture or weight is another order. */
+static void test_other_data(void **state)
+{
+    (void)state;
+    const char *path = put_counted("st.txt", 500), *longer = put_counted("st2.txt", 501);
+    ts_loader_options o = options(TS_DATA_TEXT, &path, 1, 3, 20);
+    ts_loader_source two[] = {{"a", 1, &path, 1}, {"b", 1, &longer, 1}};
+    ts_loader_source renamed[] = {{"a", 1, &path, 1}, {"c", 1, &longer, 1}};
+    ts_loader_source weighed[] = {{"a", 1, &path, 1}, {"b", 2, &longer, 1}};
+    ts_loader_source scaled[] = {{"a", 4, &path, 1}, {"b", 4, &longer, 1}};
+    ts_loader_options other[8] = {o, o, o, o, o, o, o, o};
+    other[1].seed = 7;
+    other[2].sequence = 21;
+    other[3].eval_fraction = 0.5;
+    other[4].paths = &longer;
+    other[5].sources = two, other[5].n_sources = 2;
+    other[6].sources = renamed, other[6].n_sources = 2;
+    other[7].sources = weighed, other[7].n_sources = 2;
+    ts_loader *l[8];
+    for (int i = 0; i < 8; i++) l[i] = open_ok(&other[i]);
+    for (int i = 0; i < 8; i++) {
+        char *here = position_text(l[i]);
+        for (int k = 0; k < 8; k++) {
+            ts_error err = {0};
+            ts_status status = go_to(l[k], here, &err);
+            assert_int_equal(status, i == k ? TS_OK : TS_FAILED_PRECONDITION);
+            if (i != k) assert_non_null(strstr(err.msg, "data_shuffle_seed"));
+        }
+        free(here);
+    }
+    /* The same shares, other rows of a batch, another end. */
+    char *here = position_text(l[5]);
+    ts_loader_options same = other[5];
+    same.sources = scaled;
+    same.rows = 5;
+    same.epochs = 9;
+    ts_loader *s = open_ok(&same);
+    assert_int_equal(go_to(s, here, NULL), TS_OK);
+    free(here);
+    ts_loader_free(s);
+    for (int i = 0; i < 8; i++) ts_loader_free(l[i]);
+}
+
+/* ---- damage --------------------------------------------------------------------------------- */
+
+/* Every value that a value is replaced by. Owns the result. */
+enum { ODD = 16 };
+static json_t *odd_value(int i, const json_t *instead)
+{
+    static const json_int_t numbers[] = {-1,        0,         1,         2,         31,
+                                         INT32_MAX, INT64_MAX, INT64_MIN, INT64_MAX / 4};
+    if (i < 9) return json_integer(numbers[i]);
+    switch (i) {
+    case 9: return json_null();
+    case 10: return json_true();
+    case 11: return json_string("0000000000000001");
+    case 12: return json_real(1.5);
+    case 13: return json_array();
+    case 14: return json_object();
+    default: return json_is_integer(instead) ? json_integer(json_integer_value(instead) + 1)
+                                             : json_string("zz");
+    }
+}
+
+typedef struct attack {
+    ts_loader *l;
+    full_batch *f;
+    json_t *root;
+    char *good;
+    int tried, refused;
+} attack;
+
+/* The damaged position is refused and changes nothing, or the loader goes on inside its data. */
+static void attempt(attack *a)
+{
+    char *text = ts_json_dump(a->root, JSON_COMPACT | JSON_SORT_KEYS);
+    ts_error err = {0};
+    assert_non_null(text);
+    assert_int_equal(go_to(a->l, a->good, NULL), TS_OK);
+    ts_status status = strcmp(text, a->good) == 0 ? TS_UNKNOWN : go_to(a->l, text, &err);
+    a->tried += status != TS_UNKNOWN;
+    if (status == TS_OK) {
+        for (int i = 0; i < 3 && status == TS_OK; i++) {
+            status = ts_loader_next(a->l, &a->f->b, &err);
+            if (status == TS_OK) check_laws(a->f, 259);
+        }
+        if (status != TS_OK && status != TS_OUT_OF_RANGE && status != TS_FAILED_PRECONDITION)
+            print_message("%d %s\n%s\n", (int)status, err.msg, text);
+        assert_true(status == TS_OK || status == TS_OUT_OF_RANGE ||
+                    status == TS_FAILED_PRECONDITION);
+    } else if (status != TS_UNKNOWN) {
+        assert_true(status == TS_INVALID_ARGUMENT || status == TS_FAILED_PRECONDITION);
+        assert_true(err.msg[0] != 0);
+        a->refused++;
+        char *now = position_text(a->l);
+        assert_string_equal(now, a->good);
+        free(now);
+    }
+    ts_free(text);
+}
+
+/* Each value inside is replaced by each odd one and left out; lists are cut at every length and
+ * made longer. Of long lists the first, a middle and the last member are gone into. */
+static void attack_inside(attack *a, json_t *value)
+{
+    const char *key;
+    json_t *member, *whole = json_copy(value);
+    json_object_foreach(whole, key, member)
+    {
+        for (int i = 0; i < ODD; i++) {
+            json_object_set_new(value, key, odd_value(i, member));
+            attempt(a);
+        }
+        json_object_del(value, key);
+        attempt(a);
+        json_object_set(value, key, member);
+        attack_inside(a, member);
+    }
+    size_t n = json_array_size(value);
+    for (size_t at = 0; at < n; at++) {
+        if (at > 4 && at + 2 < n && at != n / 2) continue;
+        member = json_array_get(whole, at);
+        for (int i = 0; i < ODD; i++) {
+            json_array_set_new(value, at, odd_value(i, member));
+            attempt(a);
+        }
+        json_array_set(value, at, member);
+        attack_inside(a, member);
+        json_array_append(value, member);
+        attempt(a);
+        json_array_remove(value, n);
+    }
+    for (size_t keep = n; keep-- > 0;) {
+        json_array_remove(value, keep);
+        attempt(a);
+    }
+    if (n > 0) json_array_extend(value, whole);
+    json_decref(whole);
+}
+
+static void attack_position(const ts_loader_options *o, int batches)
+{
+    full_batch f = batch_new(o->rows, o->sequence);
+    attack a = {.l = open_ok(o), .f = &f};
+    for (int i = 0; i < batches; i++) assert_true(next(a.l, &f));
+    a.good = position_text(a.l);
+    ts_loader_state *s = state_of(a.l);
+    a.root = json_of(s);
+    attack_inside(&a, a.root);
+    char *text = ts_json_dump(a.root, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(text, a.good); /* the attack put all back */
+    assert_true(a.tried > 150 && a.refused * 5 > a.tried * 4);
+    ts_free(text);
+    free(a.good);
+    json_decref(a.root);
+    ts_loader_state_free(s);
+    batch_free(&f);
+    ts_loader_free(a.l);
+}
+
+static void test_damaged_position(void **state)
+{
+    (void)state;
+    const char *text = put_counted("at.txt", 2700), *rows = put_numbered("at.jsonl", 140, 20);
+    ts_loader_options o = options(TS_DATA_TEXT, &text, 1, 3, 20);
+    attack_position(&o, 5);
+    for (int p = TS_PACK_NONE; p <= TS_PACK_CONCAT; p++) {
+        o = options(TS_DATA_JSONL, &rows, 1, 3, 40);
+        o.packing = (ts_packing)p;
+        attack_position(&o, 5);
+        o = mixture((ts_packing)p);
+        attack_position(&o, 5);
+    }
+}
+
+static void test_not_a_position(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
         "{}",
         "[]",
         "5",
         "{\"fingerprint\": 5}",
-        "{\"fingerprint\": \"00000000000000zz\"}",
-        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1.5}",
-        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1, \"index\": 0, \"offset\": 0, "
-        "\"batches\": 0, "
-        "\"trained_tokens\": 0, \"padding\": 0, \"pending\": [\"x\"]}",
-        "{\"fingerprint\": \"0000000000000001\", \"epoch\": 1, \"index\": 0, \"offset\": 0, "
-        "\"batches\": 0, "
-        "\"trained_tokens\": 0, \"padding\": 0}"};
-    for (size_t i = 0; i < sizeof bad_json / sizeof *bad_json; i++) {
+        "{\"fingerprint\": \"00000000000000zz\", \"sources\": [{\"readers\": [[0, 0]]}]}",
+        "{\"fingerprint\": \"0000000000000001\", \"order_hash\": \"0000000000000001\", \"rows\": "
+        "1.5, \"sources\": [{\"rows\": 0, \"readers\": [[0, 0]]}]}",
+        "{\"fingerprint\": \"0000000000000001\", \"order_hash\": \"0000000000000001\", \"rows\": "
+        "0, \"sources\": [{\"rows\": 0, \"readers\": [[0, 0], [0, 0], [0, 0]]}]}",
+        "{\"fingerprint\": \"0000000000000001\", \"order_hash\": \"0000000000000001\", \"rows\": "
+        "0, \"sources\": [{\"rows\": 0, \"readers\": [[0, 0, 1]]}]}",
+        "{\"fingerprint\": \"0000000000000001\", \"order_hash\": \"0000000000000001\", \"rows\": "
+        "0, \"sources\": []}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         json_t *json = NULL;
-        assert_int_equal(ts_json_parse(bad_json[i], strlen(bad_json[i]), 4, "state", &json, NULL),
-                         TS_OK);
+        ts_loader_state *s = NULL;
+        assert_int_equal(ts_json_parse(bad[i], strlen(bad[i]), 8, "state", &json, NULL), TS_OK);
         assert_int_equal(ts_loader_state_from_json(json, &s, NULL), TS_INVALID_ARGUMENT);
+        assert_null(s);
         json_decref(json);
     }
-    batch_free(&f);
-    ts_loader_free(l);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_state_refused),
+        cmocka_unit_test(test_resume_mixture),
+        cmocka_unit_test(test_resume_with_other_rows),
+        cmocka_unit_test(test_other_data),
+        cmocka_unit_test(test_damaged_position),
+        cmocka_unit_test(test_not_a_position),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
