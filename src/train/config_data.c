@@ -117,6 +117,7 @@ void ts_config_loader_options(const ts_config *c, ts_data_split split,
     o->columns = c->train_data_columns.item;
     o->n_columns = c->train_data_columns.n;
     o->truncate = c->use_truncation;
+    o->cache_folder = c->data_cache_directory;
     o->on_bad_row = !strcmp(c->on_bad_row, "skip") ? TS_BAD_ROW_SKIP : TS_BAD_ROW_STOP;
 }
 

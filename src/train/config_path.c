@@ -290,6 +290,21 @@ static void check_engine_paths(ts_loading *l)
         ts__key_problem(l, TS_K_xla_dump_to, "is not a folder; expected the name of a folder");
 }
 
+/* Whether anything is compressed shows when it is read; a folder that is named must do in any case. */
+static void check_cache(ts_loading *l)
+{
+    const int k = TS_K_data_cache_directory;
+    const char *folder = l->c->data_cache_directory;
+    if (!*folder || l->bad[k] || is_address(l, k, folder)) return;
+    ts_path_kind kind = ts_path_kind_of(folder);
+    if (kind == TS_PATH_NONE)
+        check_missing(l, k, folder);
+    else if (kind != TS_PATH_FOLDER)
+        ts__key_problem(l, k, "is a file; expected a folder");
+    else if (access(folder, W_OK | X_OK) || is_kernels(folder))
+        ts__key_problem(l, k, "is not this user's to write; choose another folder");
+}
+
 void ts__config_check_paths(ts_loading *l)
 {
     const ts_config *c = l->c;
@@ -302,6 +317,7 @@ void ts__config_check_paths(ts_loading *l)
     check_weights(l, TS_K_load_full_state_path, c->load_full_state_path);
     check_engine_paths(l);
     check_output(l);
+    check_cache(l);
     if (*c->metrics_file && ts_path_kind_of(c->metrics_file) == TS_PATH_FOLDER)
         ts__key_problem(l, TS_K_metrics_file, "is a folder; expected the name of a file");
 }
