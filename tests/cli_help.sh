@@ -77,7 +77,7 @@ train() {
 }
 run_folder() { echo "$work/runs/$1"; }
 shard_of() { echo "$work/runs/$1/checkpoints/$2/shard-00000-of-00001.safetensors"; }
-steps_of() { ls "$work/runs/$1/checkpoints" 2>/dev/null | sort -n | tr '\n' ' ' | sed 's/ $//'; }
+steps_of() { ls "$work/runs/$1/checkpoints" 2>/dev/null | grep -x '[0-9]*' | sort -n | tr '\n' ' ' | sed 's/ $//'; }
 
 # Step and loss, one line a step, from metrics.jsonl with all its digits.
 losses() { sed -n 's/^{"step": \([0-9]*\),.*"learning\/loss": \([^,]*\),.*/\1 \2/p' "$work/runs/$1/metrics.jsonl"; }

@@ -35,8 +35,10 @@ int cli_plugins(int argc, char **argv);
 int cli_compile(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_collectives(int argc, char **argv);
+int cli_checkpoint(int argc, char **argv);
 extern const cli_command cli_train_command, cli_parity_command, cli_generate_command,
-    cli_plugins_command, cli_plan_command, cli_compile_command, cli_collectives_command;
+    cli_plugins_command, cli_plan_command, cli_compile_command, cli_collectives_command,
+    cli_checkpoint_command;
 
 /* Splits words into options and the rest (words, n_words; words has room for argc). False after printing what is
  * wrong: an unknown option with the nearest one, or a missing value. */
@@ -65,6 +67,10 @@ void cli_stdout_failure_said(void);
 /* Ctrl-C, SIGTERM, SIGHUP, SIGUSR1; a reader that leaves the pipe is an error of the write (signals.c). */
 void cli_signals_install(void);
 ts_interrupt cli_signals_poll(void);
+/* Seconds since the first SIGTERM; negative: there was none. Any thread may ask. */
+double cli_signals_ending(void);
+/* To standard error, past all buffers and locks; nothing where nobody takes it at once. Signal handlers may. */
+void cli_say_now(const char *text);
 /* 130 after Ctrl-C, 129 after SIGHUP, 75 after SIGTERM, else 0. */
 int cli_signals_exit_code(void);
 

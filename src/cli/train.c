@@ -3,11 +3,15 @@
  * In a pipe every step is a line and nothing else moves the cursor. On a terminal one line is rewritten
  * with progress and the time left; every twentieth of the run, evaluations and checkpoints stay above it.
  * Times and losses of the live line are smoothed, those of the step lines are not.
+ *
+ * Messages may come from threads that save or read ahead, so whoever shows something holds the display's lock. What
+ * is stuck may hold it, too, in a write that nobody reads: the last words of a run take none.
  */
 #include "cli/cli.h"
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,17 +25,19 @@ static const char help[] =
     "  --plain      a line a step on a terminal too\n"
     "  --quiet      no step lines, only warnings and errors\n\n"
     "A run of the same name continues from its newest checkpoint; only one process at a time may train\n"
-    "it. Ctrl-C saves and stops, a second one ends at once; SIGTERM, or a terminal that closes\n"
-    "(SIGHUP), saves and stops; SIGUSR1 saves and goes on. Who leaves the pipe stops the run, saved.\n\n"
+    "it. Ctrl-C saves and stops, a second one ends at once; SIGTERM (within preemption_grace_s), or a\n"
+    "terminal that closes (SIGHUP), saves and stops; SIGUSR1 saves and goes on. Who leaves the pipe\n"
+    "stops the run, saved.\n\n"
     "example:\n" CLI_FIRST_RUN
     "\non a mesh, here of 16 virtual devices, add (docs/mesh.md has more):\n"
     "  cpu_devices=16 ici_fsdp_parallelism=4 ici_tensor_parallelism=4\n"
-    "\nexit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 4 no device or plugin, 5 a plugin\n"
-    "that hangs, 6 not finite, 75 SIGTERM, 129 SIGHUP, 130 Ctrl-C\n";
+    "\nexit codes: 0 done, 1 failed, 2 configuration, 3 unusable file, 4 no device or plugin, 5 a step, its\n"
+    "data or a plugin hangs (step_timeout_s), 6 not finite, or spikes, 75 SIGTERM, 129 SIGHUP, 130 Ctrl-C\n";
 
 const cli_command cli_train_command = {"train", "trains a model", help, cli_train};
 
 typedef struct display {
+    pthread_mutex_t lock; /* of all below, once a run is going on */
     bool quiet, live; /* live: a terminal that gets one line, rewritten */
     bool shown;       /* the live line is on the screen */
     int failure;      /* errno of standard output; 0: it takes what it is given */
@@ -63,17 +69,40 @@ static void show(display *d)
 
 static ts_interrupt on_poll(void *context)
 {
+    display *d = context;
+    pthread_mutex_lock(&d->lock);
+    const bool left = d->failure == EPIPE;
+    pthread_mutex_unlock(&d->lock);
+    return left ? TS_SAVE_AND_STOP : cli_signals_poll();
+}
+
+static double on_ending(void *context)
+{
+    (void)context;
+    return cli_signals_ending();
+}
+
+/* From the watch's thread: nothing here waits for a lock, or for whoever reads standard output. Behind a SIGTERM the
+ * code is that of a stop, unless nothing of what was trained is left. */
+static void on_stuck(void *context, const ts_stuck *what)
+{
     const display *d = context;
-    return d->failure == EPIPE ? TS_SAVE_AND_STOP : cli_signals_poll();
+    char text[2300];
+    snprintf(text, sizeof text, "%stessera train: %s\n", d->live ? "\n" : "", what->text);
+    cli_say_now(text);
+    const bool lost = what->saved_step < 0 && what->steps > 0;
+    _exit(!what->deadline ? 5 : lost ? 1 : 75);
 }
 
 /* Messages stand above the live line. */
 static void on_log(void *context, ts_log_level level, const char *line)
 {
     display *d = context;
+    pthread_mutex_lock(&d->lock);
     clear_live(d);
     if (d->live) show(d);
     cli_log(d->quiet, level, line);
+    pthread_mutex_unlock(&d->lock);
 }
 
 /* A configuration would push a live line's terminal page away. */
@@ -91,11 +120,13 @@ static void on_line(void *context, const char *text)
 {
     display *d = context;
     if (d->quiet) return;
+    pthread_mutex_lock(&d->lock);
     clear_live(d);
     puts(text);
     /* A run with nothing left to do opens no engine, and says just that. */
     if (strncmp(text, "engine ", 7) == 0) show_config(d);
     show(d);
+    pthread_mutex_unlock(&d->lock);
 }
 
 static void format_time(double seconds, char *buf, size_t n)
@@ -142,6 +173,7 @@ static void on_step(void *context, const ts_step_info *i)
     char line[400];
     double keep = d->seconds > 0 ? 0.9 : 0, keep_loss = isfinite(d->loss) ? keep : 0;
     if (d->quiet) return;
+    pthread_mutex_lock(&d->lock);
     d->seconds = keep * d->seconds + (1 - keep) * i->seconds;
     d->loss = (keep_loss > 0 ? keep_loss * d->loss : 0) + (1 - keep_loss) * i->loss;
     bool milestone = i->step == 0 || i->step + 1 == i->steps ||
@@ -152,15 +184,18 @@ static void on_step(void *context, const ts_step_info *i)
     }
     if (d->live && i->step + 1 < i->steps) draw_live(d, i);
     show(d);
+    pthread_mutex_unlock(&d->lock);
 }
 
 static void on_sample(void *context, int64_t step, const char *text)
 {
     display *d = context;
     if (d->quiet) return;
+    pthread_mutex_lock(&d->lock);
     clear_live(d);
     printf("sample after step %lld:\n%s\n", (long long)step, text);
     show(d);
+    pthread_mutex_unlock(&d->lock);
 }
 
 static bool can_rewrite(void)
@@ -182,8 +217,15 @@ static void say_stopped(const ts_config *c, const display *d, const ts_train_res
     char when[64] = "before the first step";
     const char *why = d->failure == EPIPE ? "nobody reads standard output any more; " : "";
     if (r->steps > 0) snprintf(when, sizeof when, "after step %lld", (long long)r->steps - 1);
+    const long long lost = (long long)(r->steps - r->saved_step);
     if (r->saved_step == r->steps)
         fprintf(stderr, "tessera: %sstopped %s; the same command continues %s\n", why, when,
+                ts_config_run_folder(c));
+    else if (r->saved_step >= 0)
+        fprintf(stderr,
+                "tessera: %sstopped %s; the newest checkpoint is of step %lld, %lld step%s back: the "
+                "same command continues %s from there\n",
+                why, when, (long long)r->saved_step, lost, lost == 1 ? "" : "s",
                 ts_config_run_folder(c));
     else if (r->steps == 0)
         fprintf(stderr, "tessera: %sstopped %s\n", why, when);
@@ -206,6 +248,8 @@ static int train(const ts_config *c, display *d)
     hooks.step = on_step;
     hooks.sample = on_sample;
     hooks.interrupt = on_poll;
+    hooks.ending = on_ending;
+    hooks.stuck = on_stuck;
     ts_log_set_sink(on_log, d);
     ts_status status = ts_train(c, &hooks, &result, &err);
     clear_live(d);
@@ -220,7 +264,7 @@ static int train(const ts_config *c, display *d)
 
 int cli_train(int argc, char **argv)
 {
-    display d = {0};
+    display d = {.lock = PTHREAD_MUTEX_INITIALIZER};
     bool plain = false;
     const cli_option options[] = {{"--quiet", NULL, &d.quiet}, {"--plain", NULL, &plain}};
     const char **words = calloc((size_t)argc + 1, sizeof *words);

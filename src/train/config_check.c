@@ -256,6 +256,32 @@ static void check_retention(ts_loading *l)
                  (long long)c->checkpoint_period, (long long)c->eval_interval);
 }
 
+/* ---- loss spikes ----------------------------------------------------------------------------- */
+
+static void check_spikes(ts_loading *l)
+{
+    static const int only[] = {TS_K_spike_window, TS_K_spike_threshold, TS_K_max_spike_rollbacks};
+    const ts_config *c = l->c;
+    if (l->bad[TS_K_spike_policy]) return;
+    if (strcmp(c->spike_policy, "rollback") != 0) {
+        for (size_t i = 0; i < sizeof only / sizeof *only; i++)
+            if (set_by_user(l, only[i]))
+                ts__note(l, "%s has an effect with spike_policy=rollback only",
+                         ts__keys[only[i]].name);
+        return;
+    }
+    if (!c->enable_checkpointing && !l->bad[TS_K_enable_checkpointing])
+        ts__key_problem(l, TS_K_spike_policy,
+                        "rollback goes back to a checkpoint, and enable_checkpointing=false writes "
+                        "none; set it to true, or spike_policy=none");
+    else if (c->steps > 0 && c->checkpoint_period >= c->steps && !l->bad[TS_K_checkpoint_period] &&
+             !l->bad[TS_K_steps])
+        ts__note(l,
+                 "spike_policy=rollback: with checkpoint_period=%lld of %lld steps a spike goes back "
+                 "to where the run began",
+                 (long long)c->checkpoint_period, (long long)c->steps);
+}
+
 void ts__config_derive(ts_loading *l)
 {
     ts_config *c = l->c;
@@ -271,5 +297,6 @@ void ts__config_derive(ts_loading *l)
     ts__config_derive_mesh(l);
     check_start(l);
     check_retention(l);
+    check_spikes(l);
     ts__config_derive_engine(l);
 }

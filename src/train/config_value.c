@@ -81,7 +81,8 @@ static const struct {
     {TS_K_profiler, "nsys",
      "starts no profiler of NVIDIA's; run `nsys profile tessera train …`, or set xplane"},
     {TS_K_skip_step_on_spikes, NULL,
-     "not available; non-finite steps are skipped with abort_on_nan_loss=false"},
+     "not available; spike_policy=rollback goes back behind a spike of the loss, and "
+     "abort_on_nan_loss=false skips steps that are not finite"},
 };
 
 /* Other programs' names for keys of ours. */

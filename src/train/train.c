@@ -53,9 +53,9 @@ static ts_status after_step(ts_run *r, ts_error *err)
         status = ts__run_sample(r, err);
     if (status != TS_OK) return ts__run_save_and_fail(r, status);
     if (!r->interrupted) TS_TRY(ts__run_obey(r, err));
-    bool due = c->enable_checkpointing && r->step % c->checkpoint_period == 0;
-    return due && r->dispatched == r->step && r->saved_step != r->step ? ts__run_save(r, err)
-                                                                       : TS_OK;
+    if (r->interrupted) return TS_OK; /* it saved where it could */
+    bool due = r->dispatched == r->step && r->step % c->checkpoint_period == 0;
+    return due ? ts__run_save(r, err) : TS_OK;
 }
 
 /* Obeying may have finished another step, after which something is due too, or gone back to a checkpoint, where
@@ -78,17 +78,16 @@ static ts_status loop(ts_run *r, ts_error *err)
                      (long long)r->step, (long long)c->steps);
         return TS_OK;
     }
-    if (c->enable_checkpointing && c->save_checkpoint_on_start && r->saved_step != r->step)
-        TS_TRY(ts__run_save(r, err));
+    if (c->save_checkpoint_on_start) TS_TRY(ts__run_save(r, err));
     TS_TRY(ts__run_obey(r, err));
     while (r->step < c->steps && !r->stop && !r->interrupted) {
         int64_t before = r->step;
         TS_TRY(one_step(r, err));
         if (r->step > before || r->stop) TS_TRY(after_steps(r, err));
+        TS_TRY(ts__run_saved(r, false, err));
     }
     ts__profile_between(r, true);
-    bool save = c->enable_checkpointing && c->save_checkpoint_on_completion && !r->interrupted;
-    return save && r->saved_step != r->step ? ts__run_save(r, err) : TS_OK;
+    return c->save_checkpoint_on_completion && !r->interrupted ? ts__run_save(r, err) : TS_OK;
 }
 
 /* What is being written is waited for, however the run ended; its failure is another one where there is one already. */
