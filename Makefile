@@ -146,6 +146,11 @@ fuzz:
 fuzz-run: $(FUZZERS)
 	@tools/fuzz.sh $(FUZZ_SECONDS) $(JOBS) $(FUZZERS)
 
+# The full forms of what `make check` runs a part of (docs/reliability.md).
+CRASH_TESTS := $(filter $(BUILD)/tests/crash/%,$(TESTS))
+crash: $(CRASH_TESTS)
+	@tools/crash.sh $(CRASH_TESTS)
+
 tidy:
 	@tools/tidy.sh
 bench: all
@@ -196,6 +201,7 @@ help:
 	@echo 'make asan                   the same under the address and undefined-behaviour sanitizers'
 	@echo 'make valgrind               unit and op tests and a few training steps under valgrind (AVX2 paths)'
 	@echo 'make fuzz                   libFuzzer on every target, FUZZ_SECONDS=60 each'
+	@echo 'make crash                  power loss, kills, failing calls and damage of checkpoints, in full (5 minutes)'
 	@echo 'make tidy                   style: room arrows, lengths, banned functions'
 	@echo 'make bench                  speed beside PyTorch when BENCH_PYTHON names a python that has it'
 	@echo 'make bench-kernels          each kernel alone, by instruction set'
@@ -211,6 +217,6 @@ help:
 	@echo 'Variables: CC, BUILD=build, OPT="-O2 -g", WERROR=-Werror, SAN=, ROOMS=, JOBS, TEST_TIMEOUT'
 
 FORCE:
-.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run tidy bench bench-kernels bench-profile \
+.PHONY: all lib tests check check-slow asan valgrind fuzz fuzz-run crash tidy bench bench-kernels bench-profile \
         check-gpu bench-gpu check-peers install clean distclean help FORCE
 -include $(OP_HARNESS:.o=.d) $(CRASH_HARNESS:.o=.d) $(FAKE_OBJ:.o=.d) $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d) $(BUILD)/tests/fuzz/driver.d

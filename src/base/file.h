@@ -36,7 +36,8 @@ ts_status ts_writer_flush(ts_writer *w, ts_error *err);
 ts_status ts_writer_close(ts_writer *w, bool sync, ts_error *err);
 void ts_writer_abandon(ts_writer *w);                             /* closes without checks; NULL is fine */
 
-/* A file without a name: written from front to back, then read. It goes with its last handle, however the process ends. */
+/* A file without a name: written from front to back, then read. It goes with its last handle, however the process
+ * ends. */
 typedef struct ts_spool ts_spool;
 /* On the disk of folder. shown: the path in messages of whoever reads it. */
 ts_status ts_spool_open(const char *folder, const char *shown, ts_spool **out, ts_error *err);

@@ -1,8 +1,9 @@
-/* test_checkpoint_corrupt.c – files of a checkpoint that are damaged on the disk: opening it must say so (DATA_LOSS) before
- * any tensor can be asked for, and a run goes on from the one before.
+/* test_checkpoint_corrupt.c – files of a checkpoint that are damaged on the disk: opening it must say so
+ * (DATA_LOSS) before any tensor can be asked for, and a run goes on from the one before.
  *
- * Every file is cut at every length and has every single bit flipped; files are removed, exchanged between devices and
- * between steps, made longer, made a folder; folders are renamed. Checkpoints are of 1 and 4 devices, with frozen files.
+ * Every file is cut at every length and has every single bit flipped; files are removed, exchanged between
+ * devices and between steps, made longer, made a folder; folders are renamed. Checkpoints are of 1 and 4
+ * devices, with frozen files.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* test_checkpoint_kill.c – SIGKILL while checkpoints are saved and old ones removed: what was acknowledged is there, or a
- * newer whole one, and the next save cleans up.
+/* test_checkpoint_kill.c – SIGKILL while checkpoints are saved and old ones removed: what was acknowledged is
+ * there, or a newer whole one, and the next save cleans up.
  *
  * Three ways: before and after every call of the file seam; at every system call that a save really makes, by strace;
  * at random moments, with saves on a thread of their own and a reader beside them, too. This program is also what
@@ -174,11 +174,12 @@ static bool run_strace(const char *inject, const char *output, const char *root,
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (inject)
-            execlp("strace", "strace", "-f", "-qq", "-o", output, "-e", inject, self, "--save", folder, devices, commit, (char *)NULL);
-        else
-            execlp("strace", "strace", "-f", "-qq", "-o", output, self, "--save", folder, devices,
-                   commit, (char *)NULL);
+        char *words[] = {"strace", "-f", "-qq", "-o", (char *)output, "-e", (char *)inject};
+        char *program[] = {(char *)self, "--save", folder, devices, commit, NULL}, *all[16];
+        size_t n = inject ? 7 : 5;
+        memcpy(all, words, n * sizeof *all);
+        memcpy(all + n, program, sizeof program);
+        execvp("strace", all);
         _exit(127);
     }
     assert_int_equal(waitpid(child, &how, 0), child);

@@ -1,5 +1,5 @@
-/* test_power_loss.c – the power goes at any moment of saving: the newest checkpoint that was acknowledged is there, or
- * a newer whole one, never a mixture.
+/* test_power_loss.c – the power goes at any moment of saving: the newest checkpoint that was acknowledged is
+ * there, or a newer whole one, never a mixture.
  *
  * The calls of real saves are recorded through the file seam. For every prefix of that log states are made that a
  * disk may be left in (harness/disk.h); each is put into a folder and read as a run would read it. To show that this

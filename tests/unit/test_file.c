@@ -246,6 +246,136 @@ static void test_folders(void **state)
     assert_int_equal(ts_path_kind_of(in_root("a/Y")), TS_PATH_FILE);
 }
 
+static void test_link(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    struct stat a, b;
+    put(in_root("one"), "x", 1);
+    assert_int_equal(ts_link(in_root("one"), in_root("two"), &err), TS_OK);
+    assert_true(stat(in_root("one"), &a) == 0 && stat(in_root("two"), &b) == 0);
+    assert_true(a.st_ino == b.st_ino && b.st_nlink == 2);
+    expect(ts_link(in_root("one"), in_root("two"), &err), TS_ALREADY_EXISTS, &err, "two");
+    static const int none[] = {EPERM, EXDEV, EMLINK, EOPNOTSUPP, ENOSYS, EINVAL};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        err = (ts_error){0};
+        ts_file_fault(TS_FAULT_LINK, 1, none[i]);
+        expect(ts_link(in_root("one"), in_root("three"), &err), TS_UNIMPLEMENTED, &err, "one");
+    }
+    err = (ts_error){0};
+    ts_file_fault(TS_FAULT_LINK, 1, ENOSPC);
+    expect(ts_link(in_root("one"), in_root("three"), &err), TS_RESOURCE_EXHAUSTED, &err, "no space");
+    err = (ts_error){0};
+    assert_int_equal(ts_remove_file(in_root("one"), &err), TS_OK);
+    assert_int_equal(ts_remove_file(in_root("one"), &err), TS_OK); /* missing is fine */
+    assert_int_equal(ts_path_kind_of(in_root("two")), TS_PATH_FILE);
+    assert_int_equal(ts_make_folders(in_root("folder"), &err), TS_OK);
+    expect(ts_remove_file(in_root("folder"), &err), TS_INVALID_ARGUMENT, &err, "folder");
+    err = (ts_error){0};
+    ts_file_fault(TS_FAULT_UNLINK, 1, EROFS);
+    expect(ts_remove_file(in_root("two"), &err), TS_PERMISSION_DENIED, &err, "read-only");
+}
+
+static void test_is_fuse(void **state)
+{
+    (void)state;
+    assert_false(ts_is_fuse(root));
+    assert_false(ts_is_fuse(in_root("not/there/yet/")));
+    assert_false(ts_is_fuse("not-here/nor/there"));
+    assert_false(ts_is_fuse(""));
+    assert_false(ts_is_fuse("/"));
+    assert_false(ts_is_fuse("//nowhere//at//all//"));
+}
+
+/* What an observer saw, as text: a word a call when it is done. */
+typedef struct seen {
+    char text[200];
+    size_t n, asked;
+    int fail_at, e; /* the call before which it answers e */
+} seen;
+
+static int observe(void *context, const ts_file_call *c)
+{
+    static const char *const names[] = {"open", "read", "write", "sync",   "rename", "mkdir",
+                                        "lock", "link", "unlink", "close", "list"};
+    seen *s = context;
+    assert_non_null(c->path);
+    if (!c->done) return (int)++s->asked == s->fail_at ? s->e : 0;
+    int op = __builtin_ctz(c->op);
+    s->n += (size_t)snprintf(s->text + s->n, sizeof s->text - s->n, "%s%s ", names[op], c->e ? "!" : "");
+    if (c->op == TS_FAULT_WRITE)
+        s->n += (size_t)snprintf(s->text + s->n, sizeof s->text - s->n, "%d+%d ", (int)c->offset, (int)c->n);
+    return 0;
+}
+
+static ts_status write_ten(seen *s, bool append)
+{
+    ts_writer *w;
+    ts_error err = {0};
+    ts_file_observe(observe, s);
+    ts_status status = ts_writer_open(in_root("seen"), append, &w, &err);
+    if (status == TS_OK) {
+        (void)ts_writer_write(w, "0123456789", 10, &err);
+        status = ts_writer_close(w, true, &err);
+    }
+    ts_file_observe(NULL, NULL);
+    return status;
+}
+
+static void test_observer(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    seen s = {.fail_at = 0};
+    assert_int_equal(write_ten(&s, false), TS_OK);
+    assert_string_equal(s.text, "open write 0+10 sync close ");
+    s = (seen){.fail_at = 2, .e = TS_FILE_SHORT};
+    assert_int_equal(write_ten(&s, true), TS_OK);
+    assert_string_equal(s.text, "open write 10+5 write 15+5 sync close ");
+    s = (seen){.fail_at = 2, .e = EINTR}; /* asked again, done once */
+    assert_int_equal(write_ten(&s, false), TS_OK);
+    assert_string_equal(s.text, "open write 0+10 sync close ");
+    assert_int_equal(s.asked, 5);
+    s = (seen){.fail_at = 1, .e = EINTR};
+    assert_int_equal(write_ten(&s, false), TS_OK);
+    s = (seen){.fail_at = 3, .e = EINTR}; /* an fsync is never asked for twice */
+    assert_int_equal(write_ten(&s, false), TS_UNKNOWN);
+    assert_string_equal(s.text, "open write 0+10 sync! close ");
+    s = (seen){.fail_at = 4, .e = EDQUOT}; /* closed in any case */
+    assert_int_equal(write_ten(&s, false), TS_RESOURCE_EXHAUSTED);
+    s = (seen){.fail_at = 0};
+    ts_file_observe(observe, &s);
+    assert_int_equal(ts_make_folders(in_root("p/q/r"), &err), TS_OK);
+    assert_int_equal(ts_rename(in_root("p/q/r"), in_root("p/q/s"), &err), TS_OK);
+    assert_int_equal(ts_remove_tree(in_root("p/q"), &err), TS_OK);
+    ts_file_observe(NULL, NULL);
+    /* The folders on the way are synced into their parents, the last one is not. */
+    assert_string_equal(s.text, "mkdir open sync close mkdir open sync close mkdir rename "
+                                "unlink! unlink! unlink unlink ");
+}
+
+static void test_remove_failures(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    assert_int_equal(ts_make_folders(in_root("t/deep"), &err), TS_OK);
+    put(in_root("t/deep/file"), "x", 1);
+    ts_file_fault(TS_FAULT_UNLINK, 3, EIO); /* t and t/deep are found to be folders */
+    expect(ts_remove_tree(in_root("t"), &err), TS_UNKNOWN, &err, "t/deep/file: cannot remove");
+    err = (ts_error){0};
+    ts_file_fault(TS_FAULT_UNLINK, 4, EBUSY);
+    expect(ts_remove_tree(in_root("t"), &err), TS_UNKNOWN, &err, "t/deep: cannot remove");
+    err = (ts_error){0};
+    ts_file_fault(TS_FAULT_LIST, 1, EMFILE);
+    expect(ts_remove_tree(in_root("t"), &err), TS_RESOURCE_EXHAUSTED, &err, "t: cannot remove");
+    err = (ts_error){0};
+    assert_int_equal(ts_remove_tree(in_root("t"), &err), TS_OK);
+    char **names;
+    size_t n;
+    ts_file_fault(TS_FAULT_LIST, 1, EIO);
+    expect(ts_list_folder(root, &names, &n, &err), TS_UNKNOWN, &err, "cannot list");
+}
+
 static void test_remove_never_follows(void **state)
 {
     (void)state;
@@ -337,6 +467,10 @@ int main(void)
         cmocka_unit_test(test_writer),
         cmocka_unit_test(test_writer_failures_stick),
         cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_link),
+        cmocka_unit_test(test_is_fuse),
+        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_remove_failures),
         cmocka_unit_test(test_remove_never_follows),
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_join),
