@@ -101,7 +101,8 @@ static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* What computes, without the number of devices and threads: "avx512_bf16", "cpu, cpu, PJRT 0.72". */
+/* What computes, without the number of devices and threads: "avx512_bf16", "cpu, cpu, PJRT 0.72". The text is "xla: …,
+ * 4 × …". */
 static void device_text(const ts_run *r, char *buf, size_t n)
 {
     ts_isa isa;
@@ -114,21 +115,41 @@ static void device_text(const ts_run *r, char *buf, size_t n)
     snprintf(count, sizeof count, ", %d × ", r->engine->vtable->devices(r->engine));
     const char *at = strstr(all, count);
     const int before = at ? (int)(at - all) : (int)strlen(all);
-    snprintf(buf, n, "%.*s%s%s", before, all, at ? ", " : "", at ? at + strlen(count) : "");
+    const int skip = strncmp(all, "xla: ", 5) == 0 ? 5 : 0;
+    snprintf(buf, n, "%.*s%s%s", before - skip, all + skip, at ? ", " : "",
+             at ? at + strlen(count) : "");
+}
+
+/* What the compiler of the other engine is told. */
+static void add_xla(const ts_config *c, json_t *o, int *bad)
+{
+    ts_string flags = ts_string_new(1 << 16);
+    for (size_t i = 0; i < c->xla_flags.n; i++)
+        ts_string_printf(&flags, "%s%s", i ? " " : "", c->xla_flags.item[i]);
+    *bad |= flags.failed;
+    *bad |= json_object_set_new(o, "matmul_precision", json_string(c->matmul_precision));
+    *bad |= json_object_set_new(o, "compile_xla_flags", json_string(flags.data ? flags.data : ""));
+    ts_string_free(&flags);
 }
 
 json_t *ts__describe_program(const ts_run *r)
 {
     const ts_config *c = r->config;
     char device[400], mesh[128];
+    int bad = 0;
     device_text(r, device, sizeof device);
-    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I}", "version",
-                     TS_VERSION, "engine", r->engine->vtable->name, "device", device, "devices",
-                     c->mesh.devices, "mesh", ts_mesh_text(&c->mesh, mesh, sizeof mesh), "dtype",
-                     c->dtype, "matmul_precision", c->matmul_precision, "remat_policy",
-                     c->remat_policy, "scan_layers", (int)c->scan_layers, "ring", (int)c->ring,
-                     "shard_auto", (int)c->shard_auto, "gradient_accumulation_steps",
-                     (json_int_t)c->gradient_accumulation_steps, "rows", (json_int_t)c->batch_rows);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I}",
+                          "version", TS_VERSION, "engine", r->engine->vtable->name, "device", device,
+                          "devices", c->mesh.devices, "mesh",
+                          ts_mesh_text(&c->mesh, mesh, sizeof mesh), "dtype", c->dtype,
+                          "remat_policy", c->remat_policy, "scan_layers", (int)c->scan_layers,
+                          "ring", (int)c->ring, "shard_auto", (int)c->shard_auto,
+                          "gradient_accumulation_steps", (json_int_t)c->gradient_accumulation_steps,
+                          "rows", (json_int_t)c->batch_rows);
+    if (o && strcmp(r->engine->vtable->name, "xla") == 0) add_xla(c, o, &bad);
+    if (!bad) return o;
+    json_decref(o);
+    return NULL;
 }
 
 static void add_difference(ts_string *text, const char *name, const json_t *was, const json_t *is)
@@ -141,43 +162,62 @@ static void add_difference(ts_string *text, const char *name, const json_t *was,
     ts_free(b);
 }
 
-static void say_rows(const ts_run *r, const json_t *was)
+/* Then the steps are others, to the bit or not. */
+static bool say_rows(const ts_run *r, const json_t *was)
 {
     const json_int_t rows = json_integer_value(json_object_get(was, "rows"));
-    if (rows < 1 || rows == r->config->batch_rows) return;
+    if (rows < 1 || rows == r->config->batch_rows) return false;
     ts__run_line(r,
                  "a step has %lld rows from here on, those of the checkpoint had %lld; the data goes "
                  "on at the same row",
                  (long long)r->config->batch_rows, (long long)rows);
+    return true;
+}
+
+/* What may change the order of a sum or where it is rounded. Rows are another thing: the steps themselves differ. */
+static const char *const decisive[][2] = {
+    {"version", "version"},
+    {"engine", "engine"},
+    {"device", "device"},
+    {"mesh", "mesh"},
+    {"dtype", "dtype"},
+    {"matmul_precision", "matmul_precision"},
+    {"compile_xla_flags", "compile_xla_flags"},
+    {"remat_policy", "remat_policy"},
+    {"scan_layers", "scan_layers"},
+    {"ring", "collective_matmul=ring"},
+    {"shard_auto", "shard_mode=auto"},
+    {"gradient_accumulation_steps", "gradient_accumulation_steps"},
+};
+
+/* Another engine is another device. The cpu engine computes again what it computed before, where XLA compiles another
+ * program. */
+static bool says_nothing(const char *key, const json_t *was, const json_t *now)
+{
+    const char *a = json_string_value(json_object_get(was, "engine"));
+    const char *b = json_string_value(json_object_get(now, "engine"));
+    if (!a || !b) return false;
+    if (strcmp(a, b) != 0) return strcmp(key, "device") == 0;
+    return strcmp(a, "cpu") == 0 && strcmp(key, "remat_policy") == 0;
 }
 
 void ts__say_program(const ts_run *r, const json_t *state)
 {
-    /* Rows are another thing: the steps themselves differ. */
-    static const char *const same[][2] = {{"engine", "engine"},
-                                          {"device", "device"},
-                                          {"mesh", "mesh"},
-                                          {"dtype", "dtype"},
-                                          {"matmul_precision", "matmul_precision"},
-                                          {"remat_policy", "remat_policy"},
-                                          {"scan_layers", "scan_layers"},
-                                          {"ring", "collective_matmul=ring"},
-                                          {"shard_auto", "shard_mode=auto"},
-                                          {"gradient_accumulation_steps",
-                                           "gradient_accumulation_steps"}};
     const json_t *was = json_object_get(state, "program");
+    if (say_rows(r, was)) return;
     json_t *now = ts__describe_program(r);
     ts_string text = ts_string_new(1 << 16);
-    for (size_t i = 0; now && was && i < sizeof same / sizeof *same; i++) {
-        const json_t *a = json_object_get(was, same[i][0]), *b = json_object_get(now, same[i][0]);
-        if (a && !json_equal(a, b)) add_difference(&text, same[i][1], a, b);
+    for (size_t i = 0; now && was && i < sizeof decisive / sizeof *decisive; i++) {
+        const char *key = decisive[i][0];
+        const json_t *a = json_object_get(was, key), *b = json_object_get(now, key);
+        if (a && b && !json_equal(a, b) && !says_nothing(key, was, now))
+            add_difference(&text, decisive[i][1], a, b);
     }
     if (text.length && !text.failed)
         ts__run_line(r,
                      "the state is the checkpoint's to the bit; what follows is the unbroken run up "
                      "to rounding, because of %s",
                      text.data);
-    say_rows(r, was);
     ts_string_free(&text);
     json_decref(now);
 }
@@ -204,8 +244,10 @@ static ts_status judge(ts_run *r, int64_t step, const ts_error *why, bool last, 
 {
     char newest[1200] = "there is no older one";
     r->failed_saves++;
-    if (last || step == r->first_step || r->failed_saves >= MAX_FAILED_SAVES)
-        return TS_ERROR(err, why->code, "%s", why->msg);
+    if (last || step == r->first_step) return TS_ERROR(err, why->code, "%s", why->msg);
+    if (r->failed_saves >= MAX_FAILED_SAVES)
+        return TS_ERROR(err, why->code, "%s; %d in a row have failed now", why->msg,
+                        MAX_FAILED_SAVES);
     if (r->saved_step >= 0)
         snprintf(newest, sizeof newest, "the newest is %s/checkpoints/%lld", r->config->run_folder,
                  (long long)r->saved_step);

@@ -13,7 +13,7 @@ const char *ts__eval_extent(const ts_run *r, char text[TS__EVAL_EXTENT]);
 
 /* What the bits of a step depend on beside its inputs. Owns: caller, json_decref; NULL when memory is out. */
 json_t *ts__describe_program(const ts_run *r);
-/* Says in a line how this run's program differs from the one that a state was saved with, if it does; and where steps
+/* Says in a line how this run's program differs from the one that a state was saved with, if it does; or that steps
  * have another number of rows. */
 void ts__say_program(const ts_run *r, const json_t *state);
 
