@@ -19,7 +19,7 @@
 static const cli_command *const commands[] = {&cli_train_command, &cli_parity_command,
                                               &cli_generate_command, &cli_plugins_command,
                                               &cli_plan_command, &cli_compile_command,
-                                              &cli_collectives_command};
+                                              &cli_collectives_command, &cli_checkpoint_command};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* ---- messages -------------------------------------------------------------------------------- */

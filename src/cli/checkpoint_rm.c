@@ -1,0 +1,291 @@
+/* cli/checkpoint_rm.c – tessera checkpoint rm: removes checkpoints, and what killed saves left.
+ *
+ * Everything that speaks against it is found before the first is removed: a path that is not there, a step that is
+ * being written, files that no save makes, and the newest checkpoint of a run that verifies, for which files are hashed.
+ * Not here: the removal (ckpt/survey_remove.c).
+ */
+#include "cli/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct target {
+    ts_survey *survey; /* borrows */
+    size_t row;
+} target;
+
+typedef struct plan {
+    const checkpoint_options *o;
+    ts_survey **survey; /* [n] one a word */
+    int n;
+    target *target; /* [n_target] */
+    size_t n_target, max_target;
+    bool refused; /* and the reasons were printed */
+    checkpoint_progress progress;
+} plan;
+
+/* ---- refusing -------------------------------------------------------------------------------- */
+
+/* "tessera checkpoint rm: PATH: why". */
+static void refuse(plan *p, const char *path, const char *why, const char *what)
+{
+    fprintf(stderr, "tessera checkpoint rm: ");
+    checkpoint_print(stderr, path);
+    fprintf(stderr, ": %s", why);
+    checkpoint_print(stderr, what);
+    fprintf(stderr, "\n");
+    p->refused = true;
+}
+
+static bool add_target(plan *p, ts_survey *s, size_t row)
+{
+    for (size_t i = 0; i < p->n_target; i++)
+        if (p->target[i].survey == s && p->target[i].row == row) return true;
+    if (p->n_target == p->max_target) {
+        size_t more = p->max_target ? 2 * p->max_target : 64;
+        target *grown = realloc(p->target, more * sizeof *grown);
+        if (!grown) return false;
+        p->target = grown;
+        p->max_target = more;
+    }
+    p->target[p->n_target++] = (target){s, row};
+    return true;
+}
+
+static void check_target(plan *p, const target *t)
+{
+    const ts_survey_row *r = &t->survey->row[t->row];
+    if (r->state == TS_SURVEY_WRITING)
+        refuse(p, r->path, *r->problem ? r->problem : "is being written by a process that lives", "");
+    else if (*r->foreign && !p->o->force)
+        refuse(p, r->path, "holds a file that no save makes, and --force would remove it too: ",
+               r->foreign);
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+static bool is_step_row(const ts_survey_row *r)
+{
+    return r->state != TS_SURVEY_WRITING && r->state != TS_SURVEY_LEFTOVER;
+}
+
+static bool choose_steps(plan *p, ts_survey *s)
+{
+    for (size_t i = 0; i < p->o->n_step; i++) {
+        bool found = false, fine = true;
+        for (size_t k = 0; k < s->n; k++)
+            if (is_step_row(&s->row[k]) && s->row[k].step == p->o->step[i]) {
+                found = true;
+                fine = add_target(p, s, k);
+            }
+        if (!fine) return false;
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)p->o->step[i]);
+        if (!found) refuse(p, s->folder, "holds no checkpoint of step ", text);
+    }
+    return true;
+}
+
+/* All whole ones but the newest; damaged ones stay for people to look at. */
+static bool choose_kept(plan *p, ts_survey *s, size_t keep, size_t resume)
+{
+    size_t kept = 0;
+    for (size_t i = s->n; i-- > 0;) {
+        if (s->row[i].state != TS_SURVEY_WHOLE) continue;
+        if (kept < keep || i == resume)
+            kept++;
+        else if (!add_target(p, s, i))
+            return false;
+    }
+    return true;
+}
+
+/* Also folders without a manifest that a later checkpoint has left behind. */
+static bool choose_leftovers(plan *p, ts_survey *s)
+{
+    bool later = false;
+    for (size_t i = s->n; i-- > 0;) {
+        const ts_survey_row *r = &s->row[i];
+        later |= r->state == TS_SURVEY_WHOLE;
+        bool left = r->state == TS_SURVEY_LEFTOVER || (r->state == TS_SURVEY_INCOMPLETE && later);
+        if (left && !add_target(p, s, i)) return false;
+    }
+    return true;
+}
+
+static ts_status no_memory(ts_error *err)
+{
+    err->code = TS_RESOURCE_EXHAUSTED;
+    snprintf(err->msg, sizeof err->msg, "out of memory");
+    return err->code;
+}
+
+/* ---- the newest stays ------------------------------------------------------------------------ */
+
+/* Is it among the targets? Steps that were named one by one have surveys of their own. */
+static const target *find_target(const plan *p, const char *folder, int64_t step)
+{
+    for (size_t i = 0; i < p->n_target; i++) {
+        const ts_survey *s = p->target[i].survey;
+        const ts_survey_row *r = &s->row[p->target[i].row];
+        if (r->step == step && is_step_row(r) && strcmp(s->folder, folder) == 0) return &p->target[i];
+    }
+    return NULL;
+}
+
+/* s: the whole folder. */
+static ts_status protect(plan *p, ts_survey *s, size_t *newest, ts_error *err)
+{
+    ts_status status = ts_survey_newest(s, checkpoint_progress_add, &p->progress, newest, err);
+    checkpoint_progress_clear(&p->progress);
+    if (status != TS_OK || *newest == s->n) return status;
+    const target *t = find_target(p, s->folder, s->row[*newest].step);
+    if (t)
+        refuse(p, t->survey->row[t->row].path,
+               "is the newest checkpoint that verifies, which a resume takes; --force removes it", "");
+    return TS_OK;
+}
+
+/* Of steps that were named by their folders: once for each run. */
+static ts_status protect_runs(plan *p, ts_error *err)
+{
+    for (int i = 0; i < p->n; i++) {
+        bool before = !p->survey[i]->of_run;
+        for (int k = 0; k < i && !before; k++)
+            before = strcmp(p->survey[i]->folder, p->survey[k]->folder) == 0;
+        if (before) continue;
+        ts_survey *all;
+        size_t newest;
+        ts_status status = ts_survey_open(p->survey[i]->folder, &all, err);
+        if (status == TS_OK) {
+            status = protect(p, all, &newest, err);
+            ts_survey_free(all);
+        }
+        if (status != TS_OK) return status;
+    }
+    return TS_OK;
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+static void tell(const plan *p, const ts_survey_row *r, uint64_t freed, uint64_t shared, bool first)
+{
+    char size[32];
+    if (p->o->json) {
+        printf(first ? "\n{" : ",\n{");
+        cli_json_member("path", r->path);
+        if (r->step < 0)
+            printf(", \"step\": null");
+        else
+            printf(", \"step\": %lld", (long long)r->step);
+        printf(", \"freed_bytes\": %llu, \"shared_bytes\": %llu}", (unsigned long long)freed,
+               (unsigned long long)shared);
+        return;
+    }
+    if (p->o->quiet) return;
+    printf("%s ", p->o->dry_run ? "would remove" : "removed");
+    checkpoint_print(stdout, r->path);
+    printf(": %s freed", checkpoint_size(freed, size));
+    if (shared) printf(", %s stay with other names of the same files", checkpoint_size(shared, size));
+    printf("\n");
+    (void)cli_flush();
+}
+
+static ts_status remove_all(plan *p, ts_error *err)
+{
+    uint64_t freed = 0;
+    size_t removed = 0;
+    char size[32];
+    ts_status status = TS_OK;
+    if (p->o->json)
+        printf("{\"dry_run\": %s, \"removed\": [", p->o->dry_run ? "true" : "false");
+    for (size_t i = 0; i < p->n_target && status == TS_OK && !checkpoint_stopped_by(); i++) {
+        target *t = &p->target[i];
+        uint64_t gained, shared;
+        ts_error why = {0};
+        status = ts_survey_remove(t->survey, t->row, p->o->dry_run, &gained, &shared, &why);
+        if (status == TS_OK) tell(p, &t->survey->row[t->row], gained, shared, removed == 0);
+        if (status == TS_OK) removed++;
+        if (status == TS_NOT_FOUND)
+            status = TS_OK; /* its run was faster */
+        else if (status != TS_OK)
+            *err = why;
+        freed += gained;
+    }
+    if (p->o->json)
+        printf("\n], \"freed_bytes\": %llu}\n", (unsigned long long)freed);
+    else if (!p->o->quiet && removed != 1)
+        printf("%zu %s, %s %s\n", removed, p->o->dry_run ? "to remove" : "removed",
+               checkpoint_size(freed, size), p->o->dry_run ? "would be freed" : "freed");
+    return status;
+}
+
+/* ---- the action ------------------------------------------------------------------------------ */
+
+static ts_status choose(plan *p, long long keep, ts_error *err)
+{
+    const checkpoint_options *o = p->o;
+    const bool by_run = o->n_step || keep || o->leftovers;
+    for (int i = 0; i < o->n; i++) {
+        ts_status status = ts_survey_open(o->word[i], &p->survey[i], err);
+        if (status != TS_OK) return status;
+        p->n = i + 1;
+        ts_survey *s = p->survey[i];
+        bool fine = true;
+        size_t newest = s->n;
+        if (by_run && s->is_step)
+            refuse(p, o->word[i], "is one checkpoint; --step, --keep and --leftovers take a run's folder",
+                   "");
+        else if (!by_run && !s->is_step)
+            refuse(p, o->word[i], "is the folder of a run; name its steps, or use --step, --keep or "
+                                  "--leftovers", "");
+        else if (!by_run && s->n == 1)
+            fine = add_target(p, s, 0);
+        if (by_run && !s->is_step) {
+            if (o->n_step) fine = choose_steps(p, s);
+            if (fine && !p->refused && (keep || o->n_step) && !(o->force && o->n_step))
+                status = protect(p, s, &newest, err);
+            if (status != TS_OK) return status;
+            if (keep) fine = choose_kept(p, s, (size_t)keep, newest);
+            if (o->leftovers) fine = fine && choose_leftovers(p, s);
+        }
+        if (!fine) return no_memory(err);
+    }
+    if (!by_run && !o->force && !p->refused) return protect_runs(p, err);
+    return TS_OK;
+}
+
+static int run(plan *p, long long keep)
+{
+    ts_error err = {0};
+    checkpoint_progress_start(&p->progress, 0, p->o->quiet);
+    ts_status status = choose(p, keep, &err);
+    checkpoint_progress_clear(&p->progress);
+    if (status != TS_OK) return checkpoint_fail("rm", &err);
+    for (size_t i = 0; i < p->n_target; i++) check_target(p, &p->target[i]);
+    if (p->refused) {
+        fprintf(stderr, "tessera checkpoint rm: nothing was removed\n");
+        return 2;
+    }
+    status = remove_all(p, &err);
+    if (status != TS_OK) return checkpoint_fail("rm", &err);
+    return checkpoint_stopped_by() ? 128 + checkpoint_stopped_by() : 0;
+}
+
+int checkpoint_rm(const checkpoint_options *o)
+{
+    const cli_command *c = &cli_checkpoint_command;
+    plan p = {.o = o};
+    long long keep = 0;
+    if ((o->keep != NULL) + (o->n_step > 0) + o->leftovers > 1)
+        return cli_usage(c, "one of --step, --keep and --leftovers at a time");
+    if (o->keep && !cli_int(c, "--keep", o->keep, 1, 1000000, &keep)) return 2;
+    if (o->n_step && o->n > 1) return cli_usage(c, "--step is for one run; found %d", o->n);
+    checkpoint_answer_signals();
+    p.survey = calloc((size_t)o->n, sizeof(ts_survey *));
+    int code = p.survey ? run(&p, keep) : 1;
+    for (int i = 0; i < p.n; i++) ts_survey_free(p.survey[i]);
+    free(p.survey);
+    free(p.target);
+    return code;
+}
