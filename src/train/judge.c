@@ -108,8 +108,8 @@ static void describe_spike(const ts_run *r, const ts_step_info *info, char *buf,
 {
     double deviation, mean = ts_spike_mean(&r->spike, &deviation);
     snprintf(buf, n,
-             "step %lld: loss %.4f is a spike, more than spike_threshold=%g deviations of %.4f above "
-             "the mean %.4f of %lld steps before",
+             "step %lld: loss %.4g is a spike, more than spike_threshold=%g deviations of %.3g above "
+             "the mean %.4g of %lld steps before",
              (long long)info->step, info->loss, r->config->spike_threshold, deviation, mean,
              (long long)r->spike.n);
 }
