@@ -94,6 +94,7 @@ typedef struct ts_run {
     int64_t rolled_to;      /* the step that it went back to last; −1 never here */
     int64_t rollbacks_here; /* to that step, without a newer checkpoint since */
     int failed_saves; /* in a row */
+    ts_error unsaved; /* why the newest failed, where failed_saves > 0 */
     struct ts_lock *lock; /* on <run_folder>/lock, from before anything there is read */
     bool lockless;        /* the file system has none */
     ts_batch eval_batch;  /* arrays of its own, [rows of an evaluation batch, S] */

@@ -244,6 +244,7 @@ static ts_status judge(ts_run *r, int64_t step, const ts_error *why, bool last, 
 {
     char newest[1200] = "there is no older one";
     r->failed_saves++;
+    r->unsaved = *why;
     if (last || step == r->first_step) return TS_ERROR(err, why->code, "%s", why->msg);
     if (r->failed_saves >= MAX_FAILED_SAVES)
         return TS_ERROR(err, why->code, "%s; %d in a row have failed now", why->msg,
@@ -271,7 +272,7 @@ static ts_status take_results(ts_run *r, bool wait, bool last, ts_error *err)
     ts_status status = TS_OK;
     if (wait && r->saving) ts__run_begin(r, "the save of step", r->saving_step);
     while (r->saver && ts_saver_ended(r->saver, wait, &s)) {
-        const ts_status one = take_result(r, &s, last && !ts_saver_is_busy(r->saver), err);
+        const ts_status one = take_result(r, &s, last && s.step == r->step, err);
         if (status == TS_OK) status = one;
     }
     return status;
@@ -279,7 +280,8 @@ static ts_status take_results(ts_run *r, bool wait, bool last, ts_error *err)
 
 ts_status ts__run_saved(ts_run *r, bool last, ts_error *err)
 {
-    return take_results(r, last, last, err);
+    TS_TRY(take_results(r, last, last, err));
+    return last && r->failed_saves > 0 ? TS_ERROR(err, r->unsaved.code, "%s", r->unsaved.msg) : TS_OK;
 }
 
 ts_status ts__save_wait(ts_run *r, ts_error *err)
@@ -307,5 +309,7 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     ts_watch_idle(r->watch);
     r->saving = true;
     r->saving_step = r->step;
-    return ts__run_saved(r, false, err);
+    /* The one that was waited for; and this one, where it was not written beside the training. */
+    const bool last = r->interrupted || r->stop || r->step >= r->config->steps;
+    return take_results(r, false, last, err);
 }
