@@ -93,15 +93,17 @@ typedef struct scenario {
     ts_commit commit;
     bool first;   /* there is no old one */
     bool replace; /* the new one is of the old one's step */
+    int scale;
 } scenario;
 
 static const scenario scenarios[] = {
-    {"first save, 1 device", 1, TS_COMMIT_RENAME, true, false},
-    {"later save, 1 device", 1, TS_COMMIT_RENAME, false, false},
-    {"later save, 4 devices", 4, TS_COMMIT_RENAME, false, false},
-    {"same step again, 1 device", 1, TS_COMMIT_RENAME, false, true},
-    {"first save by manifest, 1 device", 1, TS_COMMIT_MANIFEST, true, false},
-    {"later save by manifest, 4 devices", 4, TS_COMMIT_MANIFEST, false, false},
+    {"first save, 1 device", 1, TS_COMMIT_RENAME, true, false, 1},
+    {"later save, 1 device", 1, TS_COMMIT_RENAME, false, false, 1},
+    {"later save, 4 devices", 4, TS_COMMIT_RENAME, false, false, 1},
+    {"same step again, 1 device", 1, TS_COMMIT_RENAME, false, true, 1},
+    {"first save, files larger than a buffer", 1, TS_COMMIT_RENAME, true, false, 3000},
+    {"first save by manifest, 1 device", 1, TS_COMMIT_MANIFEST, true, false, 1},
+    {"later save by manifest, 4 devices", 4, TS_COMMIT_MANIFEST, false, false, 1},
 };
 
 static char root[96], folder[160];
@@ -110,7 +112,7 @@ static uint64_t rounds, failures;
 static crash_run run_of(const scenario *s)
 {
     return (crash_run){
-        .folder = folder, .devices = s->devices, .scale = 1, .frozen = true, .commit = s->commit};
+        .folder = folder, .devices = s->devices, .scale = s->scale, .frozen = true, .commit = s->commit};
 }
 
 static void start(const scenario *s)
