@@ -122,6 +122,7 @@ typedef struct ts_run {
     int64_t saved_step; /* of the newest checkpoint written or loaded here, and durable; −1 none */
     bool saving;        /* a save was begun and has not been told of: of saving_step */
     int64_t saving_step;
+    double waited;      /* seconds that it waited for the one before */
 } ts_run;
 
 void ts__run_line(const ts_run *r, const char *fmt, ...) TS_PRINTF(2, 3);

@@ -227,8 +227,8 @@ void ts__say_program(const ts_run *r, const json_t *state)
 static void say_saved(const ts_run *r, const ts_saved *s)
 {
     char waited[64] = "";
-    if (s->waited >= 0.01)
-        snprintf(waited, sizeof waited, "waited %.2f s for the one before, ", s->waited);
+    if (s->step == r->saving_step && r->waited >= 0.01)
+        snprintf(waited, sizeof waited, "waited %.2f s for the one before, ", r->waited);
     if (s->copied > 0)
         ts__run_line(r,
                      "saved checkpoint %s/checkpoints/%lld (%scopy %.2f s, written in %.2f s beside "
@@ -302,6 +302,9 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     TS_ASSERT(r->dispatched == r->step); /* the state and the data's position are of one step */
     TS_TRY(ts__run_saved(r, false, err));
     if (!r->saver || ts__run_is_saved(r)) return TS_OK;
+    const double start = ts_clock_seconds();
+    TS_TRY(ts__save_wait(r, err)); /* what it means is known before another is begun */
+    r->waited = ts_clock_seconds() - start;
     TS_TRY(describe(r, &state, err));
     ts__run_begin(r, "the save of step", r->step);
     TS_TRY(ts_saver_begin(r->saver, r->step, state, has_evaluation(r) ? r->eval_loss : (double)NAN,
@@ -309,7 +312,7 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     ts_watch_idle(r->watch);
     r->saving = true;
     r->saving_step = r->step;
-    /* The one that was waited for; and this one, where it was not written beside the training. */
+    /* Where it was not written beside the training. */
     const bool last = r->interrupted || r->stop || r->step >= r->config->steps;
     return take_results(r, false, last, err);
 }
