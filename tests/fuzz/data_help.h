@@ -15,7 +15,7 @@
 enum { FUZZ_SLOTS = 256, FUZZ_BATCHES = 4096 };
 
 /* Counts labels and padding again; ids lie below the vocabulary. Returns the trained tokens. */
-static int64_t check_batch(const ts_batch *b, const ts_loader_options *o, int64_t vocab_size)
+static inline int64_t check_batch(const ts_batch *b, const ts_loader_options *o, int64_t vocab_size)
 {
     int64_t trained = 0, padding = 0;
     for (int64_t i = 0; i < o->rows * o->sequence; i++) {
@@ -31,7 +31,7 @@ static int64_t check_batch(const ts_batch *b, const ts_loader_options *o, int64_
 }
 
 /* Tokens trained in one epoch, or −1 when the data was refused (with a message). */
-static int64_t run_loader(ts_loader_options *o, int64_t vocab_size, ts_loader_stats *stats)
+static inline int64_t run_loader(ts_loader_options *o, int64_t vocab_size, ts_loader_stats *stats)
 {
     int32_t tokens[FUZZ_SLOTS], labels[FUZZ_SLOTS], segments[FUZZ_SLOTS], positions[FUZZ_SLOTS];
     ts_batch b = {tokens, labels, segments, positions};
@@ -53,7 +53,7 @@ static int64_t run_loader(ts_loader_options *o, int64_t vocab_size, ts_loader_st
     return status == TS_OUT_OF_RANGE ? trained : -1;
 }
 
-static int memory_file(const void *data, size_t n, char path[32])
+static inline int memory_file(const void *data, size_t n, char path[32])
 {
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
     if (fd < 0 || write(fd, data, n) != (ssize_t)n) {
