@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 
 #include "data_help.h"
 
@@ -175,6 +176,66 @@ static void test_resume_with_other_rows(void **state)
         batch_free(&g);
         ts_loader_free(l);
         ts_loader_free(w);
+    }
+}
+
+/* A batch fails at its n-th read or allocation: the position stays, and then comes the same batch as
+ * from a loader that met no failure. */
+static void fail_everywhere(const ts_loader_options *o, int kinds)
+{
+    full_batch f = batch_new(o->rows, o->sequence);
+    ts_loader *straight = open_ok(o), *l = open_ok(o);
+    int failures[2] = {0};
+    for (int k = 0; k < 12; k++) {
+        bool more = next(straight, &f);
+        uint64_t expected = more ? hash_batch(&f) : 0;
+        char *before = position_text(l);
+        ts_status status = TS_UNKNOWN;
+        for (int memory = 0; memory < kinds; memory++)
+            for (uint64_t nth = 1; nth < 100000; nth += 1 + nth / 8) {
+                ts_error err = {0};
+                if (memory)
+                    ts_alloc_fail_at(nth);
+                else
+                    ts_file_fault(TS_FAULT_READ, nth, EIO);
+                status = ts_loader_next(l, &f.b, &err);
+                ts_alloc_fail_at(0);
+                ts_file_fault(0, 0, 0);
+                if (status == TS_OK || status == TS_OUT_OF_RANGE) {
+                    if (memory + 1 < kinds) assert_int_equal(go_to(l, before, NULL), TS_OK);
+                    break;
+                }
+                failures[memory]++;
+                assert_true(err.msg[0] != 0);
+                char *now = position_text(l);
+                assert_string_equal(now, before);
+                free(now);
+            }
+        assert_int_equal(status, more ? TS_OK : TS_OUT_OF_RANGE);
+        if (more) assert_int_equal(hash_batch(&f), expected);
+        free(before);
+    }
+    if (o->type != TS_DATA_SYNTHETIC) assert_true(failures[0] > 20);
+    batch_free(&f);
+    ts_loader_free(straight);
+    ts_loader_free(l);
+}
+
+/* Strings of rows stay below the 16 bytes that jansson reads without growing its buffer: where that
+ * growth fails it reads past its end. */
+static void test_failed_batch(void **state)
+{
+    (void)state;
+    const char *text = put_counted("fail.txt", 2700), *rows = put_numbered("fail.jsonl", 140, 8);
+    ts_loader_options o = options(TS_DATA_TEXT, &text, 1, 5, 20);
+    fail_everywhere(&o, 2);
+    for (int p = TS_PACK_NONE; p <= TS_PACK_CONCAT; p++) {
+        o = options(TS_DATA_JSONL, &rows, 1, 5, 40);
+        o.packing = (ts_packing)p;
+        fail_everywhere(&o, 2);
+        o = mixture((ts_packing)p);
+        o.epochs = 1;
+        fail_everywhere(&o, 1);
     }
 }
 
@@ -386,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_resume),
         cmocka_unit_test(test_resume_mixture),
         cmocka_unit_test(test_resume_with_other_rows),
+        cmocka_unit_test(test_failed_batch),
         cmocka_unit_test(test_other_data),
         cmocka_unit_test(test_damaged_position),
         cmocka_unit_test(test_not_a_position),
