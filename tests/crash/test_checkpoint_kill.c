@@ -83,11 +83,11 @@ static void check_after(const crash_run *r, bool acknowledged, const char *where
     if (r->commit == TS_COMMIT_RENAME) assert_int_equal(crash_leftovers(r->folder), 0);
 }
 
-/* Of the calls of four devices the short form takes a part, another one with every seed. */
+/* The short form takes a part of the calls, another one with every seed. */
 static size_t stride_of(int scenario)
 {
     if (crash_full()) return 1;
-    return getenv("TESSERA_SLOW") ? 13 : scenarios[scenario].devices > 1 ? 5 : 1;
+    return getenv("TESSERA_SLOW") ? 13 : scenarios[scenario].devices > 1 ? 9 : 2;
 }
 
 /* ---- every call of the seam ------------------------------------------------------------------ */

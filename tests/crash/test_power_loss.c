@@ -17,7 +17,7 @@
 
 #include "harness/disk.h"
 
-enum { STATES_FULL = 20000, STATES_SHORT = 2000, SCENARIOS = 12, SAVES_MAX = 16, DRY = 4000 };
+enum { STATES_FULL = 20000, STATES_SHORT = 2000, SCENARIOS = 12, SAVES_MAX = 16, DRY = 4000, AGAIN = 100, TWICE = 8 };
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
@@ -79,8 +79,9 @@ static void choose_scenario(int i, crash_run *r)
 /* ---- states ---------------------------------------------------------------------------------- */
 
 typedef struct tally {
-    uint64_t states, checks, prefixes, violations, resumed;
+    uint64_t states, checks, prefixes, violations, resumed, twice;
     uint64_t damaged; /* older ones, while they were removed */
+    bool again;       /* some states with a second loss */
     char first[600];
 } tally;
 
@@ -107,49 +108,90 @@ static void violation(tally *t, const disk *d, const char *what, const char *mor
         snprintf(t->first, sizeof t->first, "after %zu entries: %s: %.400s", disk_at(d), what, more);
 }
 
-/* The next save of a run that came back: it works, is the newest, and nothing of the crash is left. */
-static void check_resumed(const crash_run *r, const disk *d, const saved *s, tally *t)
+/* Is what a run would read allowed after a loss of power? */
+static void check_newest(const crash_run *r, const disk *d, const saved *s, int acknowledged, int begun,
+                         tally *t)
 {
-    ts_error err = {0};
-    int64_t step = s->step[s->n - 1] + 1;
-    t->resumed++;
-    if (crash_save(r, step, 100, -1, &err) != TS_OK)
-        violation(t, d, "the next save failed", err.msg);
-    else if (ts_checkpoint_keep(r->folder, step, 1, 0, &err) != TS_OK)
-        violation(t, d, "removing old ones failed", err.msg);
-    else if (crash_look(r, -1).number != 100)
-        violation(t, d, "after the next save", "it is not the newest");
-    else if (r->commit == TS_COMMIT_RENAME && crash_leftovers(r->folder) != 0)
-        violation(t, d, "after the next save", "something is left of what was interrupted");
-}
-
-static void check_state(const crash_run *r, const char *root, disk *d, const saved *s, int acknowledged,
-                        int begun, bool resume, tally *t)
-{
-    ts_error err = {0};
-    if (!disk_write(d, root)) fail_msg("%s: %s", root, strerror(errno));
-    t->checks++;
     crash_seen seen = crash_look(r, -1);
+    bool again = seen.number == AGAIN && begun == AGAIN;
     if (seen.status == TS_OK && *seen.problem)
         violation(t, d, "contents", seen.problem);
-    else if (seen.status == TS_OK && (seen.number < acknowledged || seen.number > begun ||
-                                      seen.step != s->step[seen.number]))
+    else if (seen.status == TS_OK && !again &&
+             (seen.number < acknowledged || seen.number > begun || seen.step != s->step[seen.number]))
         violation(t, d, "found another checkpoint than the acknowledged or a newer one", "");
     else if (seen.status != TS_OK && acknowledged >= 0)
         violation(t, d, "the acknowledged checkpoint is not found", seen.err.msg);
     else if (seen.status != TS_OK && seen.status != TS_NOT_FOUND &&
              (r->commit == TS_COMMIT_RENAME || seen.status != TS_DATA_LOSS))
         violation(t, d, "there is half a checkpoint", seen.err.msg);
+}
+
+static void clear(const char *root)
+{
+    char run[128];
+    ts_error err = {0};
+    snprintf(run, sizeof run, "%s/run", root);
+    if (ts_remove_tree(run, &err) != TS_OK) fail_msg("%s", err.msg);
+}
+
+/* The power goes again while the next save, which log has recorded, cleans up after the first time. */
+static void crash_twice(const crash_run *r, crash_log *log, const disk *first, const saved *s,
+                        int acknowledged, uint64_t *random, tally *t)
+{
+    disk *d = disk_new(log, first);
+    do {
+        size_t at = disk_at(d);
+        if (at > 0 && log->op[at - 1].kind == CRASH_ACKNOWLEDGED) acknowledged = AGAIN;
+        for (uint64_t choice = 0; choice < (disk_unsynced(d) ? 6 : 1); choice++) {
+            (void)disk_crash(d, choice, random);
+            if (!disk_write(d, log->root)) fail_msg("%s: %s", log->root, strerror(errno));
+            check_newest(r, d, s, acknowledged, AGAIN, t);
+            t->twice++;
+            clear(log->root);
+        }
+    } while (disk_step(d));
+    disk_free(d);
+}
+
+/* The next save of a run that came back: it works, is the newest, and nothing of the crash is left. */
+static void check_resumed(const crash_run *r, const char *root, const disk *d, const saved *s,
+                          int acknowledged, uint64_t *random, tally *t)
+{
+    ts_error err = {0};
+    crash_log log = {0};
+    int64_t step = s->step[s->n - 1] + 1;
+    bool twice = t->resumed++ % TWICE == 1 && t->again;
+    if (twice) crash_record(&log, root);
+    if (crash_save(r, step, AGAIN, -1, &err) != TS_OK)
+        violation(t, d, "the next save failed", err.msg);
+    crash_log_mark(&log, CRASH_ACKNOWLEDGED, AGAIN);
+    if (ts_checkpoint_keep(r->folder, step, 1, 0, &err) != TS_OK)
+        violation(t, d, "removing old ones failed", err.msg);
+    crash_record_end();
+    if (crash_look(r, -1).number != AGAIN)
+        violation(t, d, "after the next save", "it is not the newest");
+    else if (r->commit == TS_COMMIT_RENAME && crash_leftovers(r->folder) != 0)
+        violation(t, d, "after the next save", "something is left of what was interrupted");
+    clear(root);
+    if (twice) crash_twice(r, &log, d, s, acknowledged, random, t);
+    crash_log_free(&log);
+}
+
+static void check_state(const crash_run *r, const char *root, disk *d, const saved *s, int acknowledged,
+                        int begun, bool resume, uint64_t *random, tally *t)
+{
+    ts_error err = {0};
+    if (!disk_write(d, root)) fail_msg("%s: %s", root, strerror(errno));
+    t->checks++;
+    check_newest(r, d, s, acknowledged, begun, t);
     int64_t *steps;
     size_t n;
     if (r->commit == TS_COMMIT_RENAME && ts_checkpoint_list(r->folder, &steps, &n, &err) == TS_OK) {
         for (size_t i = 0; i + 1 < n; i++) t->damaged += crash_look(r, steps[i]).status != TS_OK;
         ts_free(steps);
     }
-    if (resume) check_resumed(r, d, s, t);
-    char run[128];
-    snprintf(run, sizeof run, "%s/run", root);
-    if (ts_remove_tree(run, &err) != TS_OK) fail_msg("%s", err.msg);
+    if (resume) check_resumed(r, root, d, s, acknowledged, random, t);
+    clear(root);
 }
 
 /* Every prefix of the log, each with its share of the states; the more is unsynced, the more of them. */
@@ -179,7 +221,7 @@ static void run_log(const crash_run *r, const char *root, crash_log *log, const 
             }
             found++;
             t->states += is_new(&trees, hash);
-            check_state(r, root, d, s, acknowledged, begun, t->checks % 64 == 0, t);
+            check_state(r, root, d, s, acknowledged, begun, t->checks % 64 == 0, &random, t);
         }
         left -= found < left ? found : left;
         t->prefixes++;
@@ -196,17 +238,15 @@ static tally run_scenario(int scenario, uint64_t wanted, plant fault, size_t *en
     crash_run r;
     crash_log log = {0};
     saved s = {0};
-    tally t = {0};
+    tally t = {.again = !fault && (crash_full() || scenario == 1 || scenario == 2)};
     ts_error err = {0};
     choose_scenario(scenario, &r);
     crash_make_root(root, true);
     snprintf(folder, sizeof folder, "%s/run/checkpoints", root);
     r.folder = folder;
     record_scenario(&r, root, &log, &s);
-    char run[128];
-    snprintf(run, sizeof run, "%s/run", root);
-    assert_int_equal(ts_remove_tree(run, &err), TS_OK);
-    disk *d = disk_new(&log);
+    clear(root);
+    disk *d = disk_new(&log, NULL);
     if (fault) fault(&log);
     run_log(&r, root, &log, &s, wanted, d, &t);
     *entries = log.n;
@@ -235,12 +275,14 @@ static void test_states(void **state)
         all.violations += t.violations;
         all.prefixes += t.prefixes;
         all.resumed += t.resumed;
+        all.twice += t.twice;
         all.damaged += t.damaged;
     }
     crash_figure("power loss", "distinct states", (double)all.states);
     crash_figure("power loss", "checks of them", (double)all.checks);
     crash_figure("power loss", "prefixes of the logs", (double)all.prefixes);
     crash_figure("power loss", "of them with a save after it", (double)all.resumed);
+    crash_figure("power loss", "states after a second loss, in that save", (double)all.twice);
     crash_figure("power loss", "older ones damaged while removed", (double)all.damaged);
     crash_figure("power loss", "violations", (double)all.violations);
     crash_figure("power loss", "seconds", crash_seconds() - began);

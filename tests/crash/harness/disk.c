@@ -183,16 +183,33 @@ static void resolve(disk *d, names **now, const crash_op *op, change *c)
     change_names(now[c->node], c);
 }
 
-disk *disk_new(crash_log *log)
+/* What a loss of power left is all there, and durable: paths of folders stand before what is in them. */
+static void begin_with(disk *d, names **now, const disk *before)
+{
+    for (size_t i = 0; i < before->n_item; i++) {
+        const node *old = &before->node[before->item[i].node];
+        entry e;
+        int folder = folder_of(d, now, before->item[i].path + 1, e.name);
+        e.node = new_node(d, old->folder);
+        if (old->folder) now[e.node] = ts_alloc_zero(sizeof(names));
+        if (!old->folder) copy_bytes(&d->node[e.node].durable, &old->chosen);
+        set_name(d->node[folder].durable_names, &e);
+        set_name(now[folder], &e);
+    }
+}
+
+disk *disk_new(crash_log *log, const disk *before)
 {
     disk *d = ts_alloc_zero(sizeof *d);
-    names **now = ts_alloc_zero((log->n + 1) * sizeof *now);
+    size_t most = log->n + 1 + (before ? before->n_item : 0);
+    names **now = ts_alloc_zero(most * sizeof *now);
     TS_ASSERT(d && now);
     d->log = log;
     d->change = ts_alloc_zero((log->n + 1) * sizeof *d->change);
-    d->node = ts_alloc_zero((log->n + 1) * sizeof *d->node);
+    d->node = ts_alloc_zero(most * sizeof *d->node);
     TS_ASSERT(d->change && d->node);
     now[new_node(d, true)] = ts_alloc_zero(sizeof(names));
+    if (before) begin_with(d, now, before);
     for (size_t i = 0; i < log->n; i++) {
         resolve(d, now, &log->op[i], &d->change[i]);
         if (d->change[i].node != NONE) log->op[i].number = (int)i;
