@@ -1,6 +1,7 @@
 #!/bin/sh
 # signals.sh: Ctrl-C saves and ends with 130, a second one ends at once; SIGTERM saves and ends with
-# 75, SIGHUP with 129; SIGUSR1 saves and goes on; SIGKILL loses at most what came behind the last checkpoint.
+# 75, SIGHUP with 129; SIGUSR1 saves and goes on; SIGKILL loses at most what came behind the last checkpoint. All of it
+# while saves are being written, too. What cannot end in its grace: deadline.sh.
 . "$(dirname "$0")/../cli_help.sh"
 
 # Steps of some milliseconds, many of them: there is time to hit the run in its middle.
@@ -50,6 +51,7 @@ continues interrupted
 begin terminated
 kill -TERM $pid
 ended 75 SIGTERM
+says err 'SIGTERM: stopping after this step'
 says err 'the same command continues'
 continues terminated
 
@@ -104,6 +106,43 @@ wait_for 30 grep -q "^completed step: $((saved + 3))," "$out" ||
 kill -TERM $pid
 ended 75 'SIGTERM after SIGUSR1'
 continues user
+
+# As many as come: each is one save or none, and the run goes on.
+begin burst
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    kill -USR1 $pid
+    sleep 0.02
+done
+last=$(last_step burst)
+wait_for 30 sh -c "[ \$(tail -n 1 '$(run_folder burst)/metrics.jsonl' | sed 's/[^0-9]*\\([0-9]*\\).*/\\1/') -gt $((last + 3)) ]" ||
+    fail 'the run did not go on after many SIGUSR1'
+kill -TERM $pid
+ended 75 'SIGTERM after many SIGUSR1'
+[ "$(steps_of burst | wc -w)" -ge 3 ] || fail "many SIGUSR1 saved $(steps_of burst)"
+says_not err 'warning'
+continues burst
+
+# Every step is saved, so that a save is being written whenever a signal comes.
+for signal in TERM INT HUP; do
+    begin "saving-$signal" checkpoint_period=1 max_num_checkpoints_to_keep=3
+    kill -$signal $pid
+    case $signal in TERM) ended 75 SIGTERM ;; INT) ended 130 Ctrl-C ;; HUP) ended 129 SIGHUP ;; esac
+    says err 'the same command continues'
+    continues "saving-$signal"
+done
+
+# A second Ctrl-C does not wait for a save that takes a while; whichever checkpoint is the newest then, it is whole.
+begin cut checkpoint_period=1 base_emb_dim=256 base_mlp_dim=1024 base_num_decoder_layers=4 per_device_batch_size=1
+kill -INT $pid
+wait_for 10 grep -q 'ends at once' "$err" || fail "cut: the first Ctrl-C says nothing"
+kill -INT $pid
+before=$(date +%s)
+ended 130 'two Ctrl-C while a save is written'
+[ $(($(date +%s) - before)) -le 3 ] || fail "the second Ctrl-C waited for a save"
+newest=$(steps_of cut | awk '{ print $NF }')
+expect 0 train base.yml $tiny $long run_name=cut base_emb_dim=256 base_mlp_dim=1024 base_num_decoder_layers=4 \
+    per_device_batch_size=1 steps=$((newest + 1))
+says_like out "^continuing run cut from .*/checkpoints/$newest\$"
 
 # In the middle of an evaluation that would take much longer than anyone waits.
 begin evaluating dataset_type=text dataset_path="$work/book.txt" eval_fraction=0.9 eval_interval=5
