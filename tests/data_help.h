@@ -290,14 +290,14 @@ static inline ts_status go_to_row(ts_loader *l, int64_t n, int64_t readers)
     json_t *list = json_array();
     char *text;
     for (int64_t k = 0; k < readers; k++)
-        json_array_append_new(
-            list, json_pack("[I,i]", (json_int_t)(n / readers + (k < n % readers)), 0));
+        json_array_append_new(list,
+                              json_pack("[I,i]", (json_int_t)(n / readers + (k < n % readers)), 0));
     char fingerprint[20];
     snprintf(fingerprint, sizeof fingerprint, "%016llx",
              (unsigned long long)ts_loader_fingerprint(l));
-    json_t *json = json_pack("{s:s,s:s,s:I,s:[{s:I,s:o}]}", "fingerprint", fingerprint, "order_hash",
-                             "0000000000000000", "rows", (json_int_t)n, "sources", "rows",
-                             (json_int_t)n, "readers", list);
+    json_t *json = json_pack("{s:s,s:s,s:I,s:[{s:I,s:o}]}", "fingerprint", fingerprint,
+                             "order_hash", "0000000000000000", "rows", (json_int_t)n, "sources",
+                             "rows", (json_int_t)n, "readers", list);
     assert_non_null(json);
     text = ts_json_dump(json, JSON_COMPACT);
     ts_status status = go_to(l, text, NULL);

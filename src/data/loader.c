@@ -253,8 +253,7 @@ static ts_status open_sources(ts_loader *l, const ts_loader_options *o, ts_error
         ts_status status = s->name ? open_source(l, s, &one, err)
                                    : TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                                               "out of memory for the name of a source");
-        if (status != TS_OK && s->name && s->name[0])
-            ts__error_context(err, "source %s", s->name);
+        if (status != TS_OK && s->name && s->name[0]) ts__error_context(err, "source %s", s->name);
         TS_TRY(status);
     }
     ts__mix_weights(weight, l->n_sources, share);
@@ -264,8 +263,7 @@ static ts_status open_sources(ts_loader *l, const ts_loader_options *o, ts_error
 
 static void mix_in(uint64_t *h, const uint64_t *parts, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        *h = ts_mix64(*h + 0x9e3779b97f4a7c15u) ^ ts_mix64(parts[i] + i);
+    for (size_t i = 0; i < n; i++) *h = ts_mix64(*h + 0x9e3779b97f4a7c15u) ^ ts_mix64(parts[i] + i);
 }
 
 /* Not the rows of a batch, nor how many readers there are: the state has that. */

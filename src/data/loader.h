@@ -2,10 +2,11 @@
  * batch; from one source, or from several mixed by weight.
  *
  * Rows have a global order that depends on the data, seed and epoch alone: not on the rows of a
- * batch, the devices, the hosts or the threads that read. Each source has R virtual readers (a power
- * of two by its number of samples, at most 256); reader k takes the samples k, k + R, k + 2R … of the
- * endless order of all epochs and packs them by itself; row i of the source is row i / R of reader
- * i mod R. Of several sources, global row n comes from the one that is furthest behind its weight.
+ * batch, the devices, the hosts or the threads that read. Each source has R virtual readers (a
+ * power of two by its number of samples, at most 256); reader k takes the samples k, k + R, k + 2R
+ * … of the endless order of all epochs and packs them by itself; row i of the source is row i / R
+ * of reader i mod R. At the end of the data the turns of readers that are done are left out. Of
+ * several sources, global row n comes from the one that is furthest behind its weight.
  *
  * The whole position is a value: a loader that is given the state of another one goes on with the
  * same rows, bit for bit, wherever that was, across an epoch's end too. Memory is bounded whatever
@@ -33,7 +34,7 @@ typedef enum ts_data_split {
 } ts_data_split;
 typedef enum ts_packing {
     TS_PACK_NONE,      /* one sample a row */
-    TS_PACK_FIRST_FIT, /* whole samples, several a row */
+    TS_PACK_FIRST_FIT, /* whole samples, several a row: those that together fill it best */
     TS_PACK_CONCAT     /* rows are filled to the end, samples cut where a row ends */
 } ts_packing;
 typedef enum ts_bad_row { TS_BAD_ROW_SKIP, TS_BAD_ROW_STOP } ts_bad_row;
@@ -52,7 +53,8 @@ typedef struct ts_loader_source {
 typedef struct ts_loader_options {
     size_t struct_size;
     ts_data_type type;
-    /* Files in order, plain or compressed with gzip or zstd; none for synthetic. Borrows until open returns */
+    /* Files in order, plain or compressed with gzip or zstd; none for synthetic. Borrows until open
+     * returns */
     const char *const *paths;
     size_t n_paths;
     const ts_loader_source *sources; /* instead of paths; NULL: one source, paths, without a name */
@@ -63,7 +65,7 @@ typedef struct ts_loader_options {
     int64_t vocab_size;            /* of the model; ids are below it. 0: the tokenizer's */
     uint64_t seed;
     bool shuffle;
-    int64_t epochs; /* num_epoch; 0 = without end. Several sources: the first that is used up ends the data */
+    int64_t epochs; /* num_epoch; 0 = without end. Of several sources the first used up ends it */
     bool add_bos, add_eos; /* around each document: a text file, a row. Not for token files */
     ts_packing packing;    /* jsonl */
     int64_t max_segments;  /* a row, first-fit and concat; −1 = no limit */
@@ -86,20 +88,22 @@ typedef struct ts_loader ts_loader;
 TS_MUST_CHECK ts_status ts_loader_open(const ts_loader_options *o, ts_loader **out, ts_error *err);
 void ts_loader_free(ts_loader *l); /* NULL is fine */
 
-/* The caller's arrays, all [rows, sequence]; row_ids and sources [rows] may be NULL. labels[i] is the token
- * that follows tokens[i], or −1 where nothing is trained: padding, a document's last token.
- * row_ids is the number of the row's first sample in the data, not in the order; −1 for padding. */
+/* The caller's arrays, all [rows, sequence]; row_ids and sources [rows] may be NULL. labels[i] is
+ * the token that follows tokens[i], or −1 where nothing is trained: padding, a document's last
+ * token. row_ids is the number of the row's first sample in the data, not in the order; −1 for
+ * padding. */
 typedef struct ts_batch {
     int32_t *tokens, *labels;
-    int32_t *segments;  /* 0 = padding, 1 … for the samples of a row */
-    int32_t *positions; /* 0 … in each segment */
+    int32_t *segments;      /* 0 = padding, 1 … for the samples of a row */
+    int32_t *positions;     /* 0 … in each segment */
     int64_t *row_ids;       /* counted over the sources end to end: those of the first come first */
     int32_t *sources;       /* which source a row is from */
     int64_t trained_tokens; /* labels ≥ 0 */
     int64_t padding;        /* slots with segment 0 */
 } ts_batch;
-/* The next batch. Batches run across the end of an epoch; the very last may end in rows of padding. After it: TS_OUT_OF_RANGE, which nothing else returns, and
- * err is left alone. Another failure leaves the state as it was. */
+/* The next batch. Batches run across the end of an epoch; the very last may end in rows of padding.
+ * After it: TS_OUT_OF_RANGE, which nothing else returns, and err is left alone. Another failure
+ * leaves the state as it was. */
 TS_MUST_CHECK ts_status ts_loader_next(ts_loader *l, ts_batch *batch, ts_error *err);
 void ts_loader_rewind(ts_loader *l); /* back to the first batch */
 const char *ts_loader_source_name(const ts_loader *l, int source); /* "" for one without a name */
@@ -123,8 +127,8 @@ const char *ts_loader_bad_row_at(const ts_loader *l, size_t i);
 
 /* ---- position ------------------------------------------------------------------------------- */
 
-/* Between two batches: how many rows were read, of each source the reader's cursors and the samples that
- * they passed over and still have to pack, and a hash of the numbers of all samples so far, in order. */
+/* Between two batches: how many rows had their turn, of each source the readers' cursors and the
+ * samples that wait to be packed, and a hash of the ids of all rows so far, in order. */
 typedef struct ts_loader_state ts_loader_state;
 /* Room for a position of this loader, at its beginning. Owns: caller. */
 TS_MUST_CHECK ts_status ts_loader_state_new(const ts_loader *l, ts_loader_state **out,
@@ -133,8 +137,8 @@ void ts_loader_state_free(ts_loader_state *s); /* NULL is fine */
 /* to: of ts_loader_state_new of this loader. Allocates nothing. */
 void ts_loader_get_state(const ts_loader *l, ts_loader_state *to);
 /* FAILED_PRECONDITION for the state of other data or of another order, INVALID_ARGUMENT when it is
- * no state at all; the loader is then as before. The rows of a batch may differ from those of the loader
- * that gave the state. */
+ * no state at all; the loader is then as before. The rows of a batch may differ from those of the
+ * loader that gave the state. */
 TS_MUST_CHECK ts_status ts_loader_set_state(ts_loader *l, const ts_loader_state *s, ts_error *err);
 /* Of the data and of the options that decide the order. */
 uint64_t ts_loader_fingerprint(const ts_loader *l);

@@ -35,8 +35,7 @@ static int whose_turn(const ts_loader *l, const int64_t *taken, int64_t n)
     int best = 0;
     __int128 most = 0;
     for (int i = 0; l->n_sources > 1 && i < l->n_sources; i++) {
-        __int128 behind =
-            (__int128)l->source[i].weight * (n + 1) - (__int128)taken[i] * TS_WEIGHTS;
+        __int128 behind = (__int128)l->source[i].weight * (n + 1) - (__int128)taken[i] * TS_WEIGHTS;
         if (i == 0 || behind > most) {
             most = behind;
             best = i;
@@ -85,9 +84,8 @@ static void count_row(ts_loader *l, const ts__row *row)
         TS_ASSERT(found || done(&s->reader[k], &to->source[i].position[k]));
         if (found) to->source[i].position[k] = row->after;
     }
-    to->order_hash =
-        ts_mix64(to->order_hash + 0x9e3779b97f4a7c15u) ^
-        ts_mix64((uint64_t)(row->reader->source->first_row + row->first) + 1);
+    to->order_hash = ts_mix64(to->order_hash + 0x9e3779b97f4a7c15u) ^
+                     ts_mix64((uint64_t)(row->reader->source->first_row + row->first) + 1);
 }
 
 static void copy_row(const ts_loader *l, ts__row *to, const ts__row *from)

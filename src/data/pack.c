@@ -62,8 +62,7 @@ static ts_status place(const ts_loader *l, ts__reader *r, ts__position *p, uint3
         int32_t n = p->tokens[i];
         if (set >> i & 1) {
             TS_TRY(ts__reader_load(l, r, ts__reader_sample_at(l, r, ordinal), err));
-            if (r->ids.n != (size_t)n)
-                return changed("says there are", n, (int64_t)r->ids.n, err);
+            if (r->ids.n != (size_t)n) return changed("says there are", n, (int64_t)r->ids.n, err);
             if (slot == 0) row->first = r->sample;
             ts__row_put(l, row, slot, r->ids.id, n, -1, ++segment);
             left->slots -= n;

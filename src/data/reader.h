@@ -68,7 +68,7 @@ struct ts_loader {
     int32_t pad;
     int n_sources;
     ts__source *source;
-    ts_loader_stats stats; /* of all sources */
+    ts_loader_stats stats;  /* of all sources */
     ts_loader_state *state; /* behind the rows counted */
     int64_t *planned;       /* [n_sources] rows of each that were planned */
     int64_t n_planned;
@@ -80,7 +80,8 @@ struct ts_loader {
     int64_t n_queue;
     bool *finished;  /* [n_sources · TS_MAX_READERS] no row behind those seen */
     int *n_finished; /* [n_sources] */
-    /* The source that had no row left when its turn came, −1: seen, with no row before it left, told. */
+    /* The source that had no row left when its turn came, else −1: last as soon as that was seen,
+     * ended when no row before it is left, ended_by when it was told. */
     int last, ended, ended_by;
 };
 

@@ -57,8 +57,7 @@ void ts__state_reset(const ts_loader *l, ts_loader_state *s)
     for (int i = 0; i < s->n_sources; i++) {
         s->taken[i] = 0;
         s->source[i].n_readers = l->source[i].n_readers;
-        memset(s->source[i].position, 0,
-               (size_t)s->source[i].room * sizeof *s->source[i].position);
+        memset(s->source[i].position, 0, (size_t)s->source[i].room * sizeof *s->source[i].position);
     }
 }
 
@@ -126,8 +125,7 @@ static ts_status check_pending(const ts_loader *l, const ts__position *p, int k,
     int64_t now = p->taken * n_readers + k, before = -1;
     if (p->n_pending < 0 || p->n_pending > TS_LOADER_PENDING)
         return no_state("the number pending", p->n_pending, err);
-    if (p->n_pending > 0 &&
-        !(l->o.type == TS_DATA_JSONL && l->o.packing == TS_PACK_FIRST_FIT))
+    if (p->n_pending > 0 && !(l->o.type == TS_DATA_JSONL && l->o.packing == TS_PACK_FIRST_FIT))
         return no_state("the number pending where nothing waits", p->n_pending, err);
     for (int32_t i = 0; i < p->n_pending; i++) {
         int64_t ordinal = p->pending[i];
@@ -303,8 +301,8 @@ static ts_status read_all(const json_t *json, ts_loader_state *s, ts_error *err)
         TS_TRY(read_rows(source, &s->taken[i], err));
         s->source[i].n_readers = s->source[i].room;
         for (int k = 0; k < s->source[i].n_readers; k++)
-            TS_TRY(read_position(json_array_get(readers, (size_t)k), &s->source[i].position[k],
-                                 err));
+            TS_TRY(
+                read_position(json_array_get(readers, (size_t)k), &s->source[i].position[k], err));
     }
     return TS_OK;
 }

@@ -58,8 +58,8 @@ ts_status ts__window_row(const ts_loader *l, ts__reader *r, ts__position *p, ts_
 void ts__synthetic_row(const ts_loader *l, ts__reader *r, ts__position *p, ts__row *row)
 {
     int64_t inputs = l->o.sequence, sample = ts__reader_ordinal(r, p) % r->source->samples;
-    uint64_t key = ts_mix64(l->o.seed + 0x9e3779b97f4a7c15u) ^
-                   (l->o.split == TS_SPLIT_EVAL ? 0x6576616cu : 0);
+    uint64_t key =
+        ts_mix64(l->o.seed + 0x9e3779b97f4a7c15u) ^ (l->o.split == TS_SPLIT_EVAL ? 0x6576616cu : 0);
     uint64_t first = (uint64_t)sample * (uint64_t)(inputs + 1);
     for (int64_t i = 0; i <= inputs; i++) {
         uint64_t bits = ts_mix64(key + (first + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u) >> 32;

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "data_help.h"
 #include "data/reader.h"
+#include "data_help.h"
 
 enum { MOST_SOURCES = 12 };
 
@@ -67,9 +67,16 @@ static void test_shares_to_one_row(void **state)
 {
     (void)state;
     static const double weights[][MOST_SOURCES] = {
-        {1, 1},          {3, 1},       {0.999, 0.001},      {0.5, 0.3, 0.2},
-        {1, 1, 1},       {7, 2, 1, 3}, {0.7, 0.1, 0.1, 0.1}, {1e6, 1, 1e-6},
-        {5, 4, 3, 2, 1}, {1, 2, 4, 8, 16, 32},
+        {1, 1},
+        {3, 1},
+        {0.999, 0.001},
+        {0.5, 0.3, 0.2},
+        {1, 1, 1},
+        {7, 2, 1, 3},
+        {0.7, 0.1, 0.1, 0.1},
+        {1e6, 1, 1e-6},
+        {5, 4, 3, 2, 1},
+        {1, 2, 4, 8, 16, 32},
     };
     mixture m;
     for (size_t k = 0; k < sizeof weights / sizeof *weights; k++) {

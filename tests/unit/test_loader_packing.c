@@ -1,8 +1,8 @@
 /* tests/unit/test_loader_packing.c – how full packed rows are, on real data where it is found.
  *
  * Prints the share of padding for each file, sequence length and packing, over one epoch and over
- * three, in batches of 8 rows; docs/data.md quotes it. The bounds are what first fit over the rows of a
- * whole batch, with as many waiting samples, left on the same data.
+ * three, in batches of 8 rows; docs/data.md quotes it. The bounds are what first fit over the rows of
+ * a whole batch, with as many waiting samples, left on the same data.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,8 +31,7 @@ static filled fill(ts_loader_options o, int64_t epochs)
     }
     /* Nothing is lost: all but the first token of each sample is trained, or of each piece. */
     ts_loader_stats s = ts_loader_stats_of(l);
-    if (o.packing != TS_PACK_CONCAT)
-        assert_int_equal(trained, (s.tokens - s.samples) * epochs);
+    if (o.packing != TS_PACK_CONCAT) assert_int_equal(trained, (s.tokens - s.samples) * epochs);
     assert_true(sum.rows * o.sequence - sum.padding >= s.tokens * epochs - s.samples * epochs);
     batch_free(&f);
     ts_loader_free(l);

@@ -179,8 +179,8 @@ static void test_resume_with_other_rows(void **state)
     }
 }
 
-/* A batch fails at its n-th read or allocation: the position stays, and then comes the same batch as
- * from a loader that met no failure. */
+/* A batch fails at its n-th read or allocation: the position stays, and then comes the same batch
+ * as from a loader that met no failure. */
 static void fail_everywhere(const ts_loader_options *o, int kinds)
 {
     full_batch f = batch_new(o->rows, o->sequence);
@@ -288,8 +288,8 @@ static void test_other_data(void **state)
 enum { ODD = 16 };
 static json_t *odd_value(int i, const json_t *instead)
 {
-    static const json_int_t numbers[] = {-1,        0,         1,         2,         31,
-                                         INT32_MAX, INT64_MAX, INT64_MIN, INT64_MAX / 4};
+    static const json_int_t numbers[] = {-1,           0, 1, 2, 31, INT32_MAX, INT64_MAX, INT64_MIN,
+                                         INT64_MAX / 4};
     if (i < 9) return json_integer(numbers[i]);
     switch (i) {
     case 9: return json_null();
@@ -298,8 +298,9 @@ static json_t *odd_value(int i, const json_t *instead)
     case 12: return json_real(1.5);
     case 13: return json_array();
     case 14: return json_object();
-    default: return json_is_integer(instead) ? json_integer(json_integer_value(instead) + 1)
-                                             : json_string("zz");
+    default:
+        return json_is_integer(instead) ? json_integer(json_integer_value(instead) + 1)
+                                        : json_string("zz");
     }
 }
 
