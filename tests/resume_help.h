@@ -117,10 +117,10 @@ static inline bool has_plugin(void)
 
 /* What happens to a run; steps −1: nothing. */
 typedef struct fate {
-    int64_t kill_behind; /* SIGKILL once this step was told */
+    int64_t kill_behind;              /* SIGKILL once this step was told */
     int64_t save_behind, stop_behind; /* the hook asks for a save; for a save and the end */
-    int64_t at;          /* of the run: the step told last */
-    int times;           /* ts_train so often, in one process */
+    int64_t at;                       /* of the run: the step told last */
+    int times;                        /* ts_train so often, in one process */
 } fate;
 
 static const fate lives = {-1, -1, -1, -1, 1};
@@ -246,7 +246,8 @@ static inline json_t *metrics_of(const char *run)
         if (!o) fail_msg("%s: no JSON: %s", path, line);
         json_object_foreach(o, name, value)
         {
-            if (strncmp(name, "perf/", 5) && strcmp(name, "eval/seconds") && strcmp(name, "run_name"))
+            if (strncmp(name, "perf/", 5) && strcmp(name, "eval/seconds") &&
+                strcmp(name, "run_name"))
                 json_object_set(kept, name, value);
         }
         const bool eval = json_object_get(o, "eval/avg_loss") != NULL;
@@ -273,7 +274,8 @@ static inline double loss_of(const json_t *metrics, int64_t step)
 
 static inline const char *order_of(const json_t *metrics, int64_t step)
 {
-    const char *hash = json_string_value(json_object_get(step_of(metrics, step), "data/order_hash"));
+    const char *hash =
+        json_string_value(json_object_get(step_of(metrics, step), "data/order_hash"));
     return hash ? hash : "none";
 }
 
@@ -339,7 +341,8 @@ static inline void expect_same_checkpoint(const char *a, const char *b, int64_t 
     if (!json_object_get(y, "evaluation")) json_object_del(x, "evaluation");
     if (!json_equal(x, y)) {
         char *p = json_dumps(x, JSON_COMPACT), *q = json_dumps(y, JSON_COMPACT);
-        fail_msg("%s and %s differ in the state of step %lld:\n%s\n%s", a, b, (long long)step, p, q);
+        fail_msg("%s and %s differ in the state of step %lld:\n%s\n%s", a, b, (long long)step, p,
+                 q);
     }
     json_decref(x);
     json_decref(y);

@@ -46,7 +46,8 @@ static void check_name(ts_loading *l, const written *all, size_t i)
         fitting[k + 1] = 0;
     }
     if (n == 0)
-        ts__key_problem(l, key, "has no name; expected NAME:WEIGHT:FILES, such as web:0.7:web-*.jsonl");
+        ts__key_problem(l, key,
+                        "has no name; expected NAME:WEIGHT:FILES, such as web:0.7:web-*.jsonl");
     else if (n > MAX_NAME)
         ts__key_problem(l, key, "its name has %zu bytes; expected at most %d", n, MAX_NAME);
     else if (bad)
@@ -56,8 +57,8 @@ static void check_name(ts_loading *l, const written *all, size_t i)
                         name, fitting);
     for (size_t k = 0; k < i; k++)
         if (strcmp(all[k].name, name) == 0)
-            ts__key_problem(l, key, "source %zu is named %s too; give each a name of its own", k + 1,
-                            name);
+            ts__key_problem(l, key, "source %zu is named %s too; give each a name of its own",
+                            k + 1, name);
 }
 
 static void check_weight(ts_loading *l, written *w)
@@ -104,21 +105,24 @@ static ts_config_list split_files(ts_loading *l, const char *text)
         item[0] = whole;
         return (ts_config_list){1, item};
     }
-    for (const char *at = text; at && item && !l->out_of_memory;) item[list.n++] = next_file(l, &at);
+    for (const char *at = text; at && item && !l->out_of_memory;)
+        item[list.n++] = next_file(l, &at);
     return list;
 }
 
 static void read_files(ts_loading *l, written *w, const char *text)
 {
     if (!*text) {
-        ts__key_problem(l, key, "has no files; expected NAME:WEIGHT:FILES, such as web:0.7:web-*.jsonl");
+        ts__key_problem(l, key,
+                        "has no files; expected NAME:WEIGHT:FILES, such as web:0.7:web-*.jsonl");
         return;
     }
     ts_config_list list = split_files(l, text);
     for (size_t i = 0; i < list.n && !l->out_of_memory; i++)
         if (!*list.item[i])
-            ts__key_problem(l, key, "a file of it has no name; one + stands between two files, ++ for "
-                                    "a + in a name");
+            ts__key_problem(l, key,
+                            "a file of it has no name; one + stands between two files, ++ for "
+                            "a + in a name");
     if (l->bad[key] || l->out_of_memory) return;
     w->files = ts__config_expand_files(l, key, list);
     if (!l->bad[key] && !l->out_of_memory) ts__config_check_files(l, key, &w->files);
@@ -229,8 +233,8 @@ static void keep(ts_loading *l, const written *all, size_t n)
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        source[i] = (ts_loader_source){all[i].name, all[i].share, all[i].files.item,
-                                       all[i].files.n};
+        source[i] =
+            (ts_loader_source){all[i].name, all[i].share, all[i].files.item, all[i].files.n};
         item[i] = write_source(l, &all[i]);
     }
     l->c->mixture = source;

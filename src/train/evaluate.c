@@ -118,8 +118,8 @@ static void say(const ts_run *r, const ts_eval_sum *all, double seconds)
     ts__run_line(
         r,
         "Completed eval after train step %lld, loss=%.3f, perplexity=%.3f, total_weights=%.0f (%.2f s)%s",
-        (long long)r->step - 1, ts__run_plain(r->eval_loss), ts__run_plain(exp(r->eval_loss)), all->weights,
-        seconds, text.failed || !text.length ? "" : text.data);
+        (long long)r->step - 1, ts__run_plain(r->eval_loss), ts__run_plain(exp(r->eval_loss)),
+        all->weights, seconds, text.failed || !text.length ? "" : text.data);
     ts_string_free(&text);
 }
 

@@ -49,10 +49,10 @@ static void say_first(const ts_run *r, double sum)
         }
     }
     bool packed = c->dataset == TS_DATA_JSONL && c->packing;
-    ts__run_line(r, "source %s is used up first, after %s %.0f rows: %.0f steps of %lld (num_epoch=%lld)",
-                 c->mixture[first].name, packed ? "at least" : "about", least,
-                 floor(least / (double)c->batch_rows), (long long)c->batch_rows,
-                 (long long)c->num_epoch);
+    ts__run_line(
+        r, "source %s is used up first, after %s %.0f rows: %.0f steps of %lld (num_epoch=%lld)",
+        c->mixture[first].name, packed ? "at least" : "about", least,
+        floor(least / (double)c->batch_rows), (long long)c->batch_rows, (long long)c->num_epoch);
 }
 
 static void say_sources(const ts_run *r)
@@ -63,7 +63,8 @@ static void say_sources(const ts_run *r)
     for (size_t i = 0; i < c->n_mixture; i++) sum += c->mixture[i].weight;
     for (int i = 0; i < (int)c->n_mixture; i++) {
         const ts_loader_stats s = ts_loader_source_stats(data, i);
-        ts__run_line(r, "source %s: %lld samples, %lld tokens an epoch, weight %g: %.1f%% of the rows",
+        ts__run_line(r,
+                     "source %s: %lld samples, %lld tokens an epoch, weight %g: %.1f%% of the rows",
                      c->mixture[i].name, (long long)s.samples, (long long)s.tokens,
                      c->mixture[i].weight, 100 * c->mixture[i].weight / sum);
     }
@@ -150,8 +151,9 @@ void ts__say_data_ended(const ts_run *r)
     const char *name = ts_loader_source_name(data, ts_loader_ended_by(data));
     long long passes = (long long)r->config->num_epoch;
     if (*name)
-        ts__run_line(r, "the data ended: source %s is used up after %lld pass%s (num_epoch=%lld), "
-                        "behind step %lld",
+        ts__run_line(r,
+                     "the data ended: source %s is used up after %lld pass%s (num_epoch=%lld), "
+                     "behind step %lld",
                      name, passes, passes == 1 ? "" : "es", passes, (long long)r->step - 1);
     else
         ts__run_line(r, "the data ended after step %lld (num_epoch=%lld)", (long long)r->step - 1,

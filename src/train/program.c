@@ -34,8 +34,7 @@ static ts_value *rows_input(ts_builder *b, const ts_program_options *o, const ch
                             int64_t micro)
 {
     static const char *const pin[] = {NULL, "batch", NULL};
-    const ts_dim dims[] = {
-        {"micro_batches", micro}, {"batch", o->rows}, {"sequence", o->sequence}};
+    const ts_dim dims[] = {{"micro_batches", micro}, {"batch", o->rows}, {"sequence", o->sequence}};
     int skip = micro == 1;
     return ts__pin(b, ts_input(b, name, TS_I32, dims + skip, 3 - skip), pin + skip);
 }
@@ -177,8 +176,8 @@ static void accumulate(ts_builder *b, const ts_program_options *o, const batch *
 {
     static const char *const pin[] = {NULL, "batch"};
     ts_value *xs[4] = {in->tokens, in->labels, in->segments, in->positions}, *slice[4];
-    ts_repeat *r = ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, o->packed ? 4 : 2, NULL,
-                                   slice);
+    ts_repeat *r =
+        ts_repeat_begin(b, o->accumulation, false, NULL, 0, xs, o->packed ? 4 : 2, NULL, slice);
     batch one = {slice[0], slice[1], o->packed ? slice[2] : NULL, o->packed ? slice[3] : NULL,
                  in->cos,  in->sin};
     loss_and_grads(b, o, &one, total, out);

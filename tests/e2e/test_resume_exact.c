@@ -86,8 +86,8 @@ static const char *words_of(const char *run, const kind *k, const place *p, cons
     static int turn;
     char *to = text[turn = (turn + 1) % 4];
     char joined[TEXT];
-    snprintf(joined, sizeof joined, "%s %s %s base_output_directory=%s run_name=%s %s", small, k->words,
-             p->words, root, run, more);
+    snprintf(joined, sizeof joined, "%s %s %s base_output_directory=%s run_name=%s %s", small,
+             k->words, p->words, root, run, more);
     size_t n = 0;
     for (const char *at = joined; *at && n + 80 < TEXT; at++) {
         if (*at == '@')
@@ -249,8 +249,9 @@ static void stopped_and_called_again_in_one_process(void **state)
 static void behind_a_rollback(void **state)
 {
     (void)state;
-    const char *more = "checkpoint_period=10 spike_policy=rollback spike_window=8 spike_threshold=0.3 "
-                       "max_spike_rollbacks=100 save_checkpoint_on_start=true learning_rate=5e-2";
+    const char *more =
+        "checkpoint_period=10 spike_policy=rollback spike_window=8 spike_threshold=0.3 "
+        "max_spike_rollbacks=100 save_checkpoint_on_start=true learning_rate=5e-2";
     const kind *k = &kinds[1];
     expect_train(TS_OK, words_of("rolls", k, &one, more), lives);
     json_t *metrics = metrics_of("rolls");
@@ -275,7 +276,8 @@ static void what_was_not_finite_is_counted_on(void **state)
     (void)state;
     const char *more = "checkpoint_period=1 learning_rate=1000 adam_weight_decay=1000 "
                        "gradient_clipping_threshold=0 lr_schedule_type=wsd warmup_steps_fraction=0 "
-                       "wsd_decay_steps_fraction=0 abort_on_nan_loss=false abort_on_inf_loss=false max_nonfinite_steps=9";
+                       "wsd_decay_steps_fraction=0 abort_on_nan_loss=false "
+                       "abort_on_inf_loss=false max_nonfinite_steps=9";
     const kind *k = &kinds[0];
     expect_train(TS_ABORTED, words_of("wild", k, &one, more), lives);
     json_t *metrics = metrics_of("wild");

@@ -39,8 +39,7 @@ static const kind kinds[] = {
     {"fitted", "dataset_type=jsonl dataset_path=@/rows.jsonl"},
     {"cut", "dataset_type=jsonl dataset_path=@/rows.jsonl grain_packing_type=concat_then_split"},
     {"tokens", "dataset_type=tokens dataset_path=@/ids.bin"},
-    {"mixture",
-     "dataset_type=jsonl dataset_mixture=[web:0.7:@/web.jsonl,code:0.3:@/code.jsonl]"},
+    {"mixture", "dataset_type=jsonl dataset_mixture=[web:0.7:@/web.jsonl,code:0.3:@/code.jsonl]"},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -52,8 +51,8 @@ static void words_of(const char *run, const kind *k, const char *more, char to[T
         "learning_rate=1e-2 learning_rate_schedule_steps=50 threads=1 num_epoch=9 eval_fraction=0.1 "
         "eval_interval=10 eval_per_device_batch_size=1 data_threads=3 engine=cpu";
     char joined[TEXT];
-    snprintf(joined, sizeof joined, "%s %s base_output_directory=%s run_name=%s %s", small, k->words, root,
-             run, more);
+    snprintf(joined, sizeof joined, "%s %s base_output_directory=%s run_name=%s %s", small,
+             k->words, root, run, more);
     size_t n = 0;
     for (const char *at = joined; *at && n + 80 < TEXT; at++) {
         if (*at == '@')
@@ -229,9 +228,9 @@ static void a_run_with_other_rows_a_step(void **state)
     words_of("straight", &kinds[4], "steps=18 per_device_batch_size=8", words);
     expect_train(TS_OK, words, lives);
     json_t *grows = metrics_of("grows"), *straight = metrics_of("straight");
-    assert_string_equal(order_of(grows, 8), order_of(straight, 8));    /* 72 rows */
-    assert_string_equal(order_of(grows, 10), order_of(straight, 11));  /* 72 + 24 = 96 */
-    assert_string_equal(order_of(grows, 14), order_of(straight, 17));  /* 72 + 72 = 144 */
+    assert_string_equal(order_of(grows, 8), order_of(straight, 8));   /* 72 rows */
+    assert_string_equal(order_of(grows, 10), order_of(straight, 11)); /* 72 + 24 = 96 */
+    assert_string_equal(order_of(grows, 14), order_of(straight, 17)); /* 72 + 72 = 144 */
     assert_true(strcmp(order_of(grows, 9), order_of(straight, 9)) != 0);
     json_decref(grows);
     json_decref(straight);
