@@ -150,6 +150,15 @@ static ts_status check_once(ts__survey *s, ts_survey_row *r, bool all, ts_progre
     return status;
 }
 
+/* The row has said which folder. */
+static const char *without_path(const char *text, const char *path)
+{
+    size_t n = strlen(path);
+    if (strncmp(text, path, n) != 0) return text;
+    if (text[n] == '/') return text + n + 1;
+    return strncmp(text + n, ": ", 2) == 0 ? text + n + 2 : text;
+}
+
 static void set_fault(ts__survey *s, size_t row, ts_status status, const ts_error *why)
 {
     ts_survey_row *r = &s->public.row[row];
@@ -157,7 +166,7 @@ static void set_fault(ts__survey *s, size_t row, ts_status status, const ts_erro
     r->state = its_own ? TS_SURVEY_DAMAGED : TS_SURVEY_UNREADABLE;
     if (its_own && !holds(r->path, TS__CHECKPOINT_MANIFEST, TS_PATH_FILE))
         r->state = TS_SURVEY_INCOMPLETE;
-    r->problem = ts_arena_strdup(s->arena, why->msg);
+    r->problem = ts_arena_strdup(s->arena, without_path(why->msg, r->path));
     if (!r->problem) r->problem = "";
     s->detail[row] = (ts__survey_detail){.file = why->file, .line = why->line};
 }
@@ -231,6 +240,8 @@ static ts_status add_row(ts__survey *s, const char *path, const char *name, ts_e
 static ts_status make_rows(ts__survey *s, size_t n, const char *path, ts_error *err)
 {
     size_t bytes;
+    ts_free(s->public.row);
+    ts_free(s->detail);
     s->public.row = ts_mul_size(n + 1, sizeof *s->public.row, &bytes) ? NULL : ts_alloc_zero(bytes);
     s->detail = ts_mul_size(n + 1, sizeof *s->detail, &bytes) ? NULL : ts_alloc_zero(bytes);
     return s->public.row && s->detail ? TS_OK : out_of_memory(path, err);
@@ -262,7 +273,7 @@ static int by_step(const void *a, const void *b)
     return strcmp(p->name, q->name);
 }
 
-static ts_status add_folder(ts__survey *s, const char *folder, ts_error *err)
+static ts_status list_once(ts__survey *s, const char *folder, size_t *listed, ts_error *err)
 {
     char **names;
     size_t n, n_order = 0, bytes;
@@ -282,9 +293,19 @@ static ts_status add_folder(ts__survey *s, const char *folder, ts_error *err)
         status = path ? add_row(s, path, o[i].name, err) : out_of_memory(folder, err);
         ts_free(path);
     }
+    *listed = n_order;
     ts_free(o);
     ts_names_free(names, n);
     return status;
+}
+
+/* Where all that was listed vanished, a fast run has others by now. */
+static ts_status add_folder(ts__survey *s, const char *folder, ts_error *err)
+{
+    size_t listed = 1;
+    for (int i = 0; i < LOOKS && s->public.n == 0 && listed > 0; i++)
+        TS_TRY(list_once(s, folder, &listed, err));
+    return TS_OK;
 }
 
 /* ---- what kind of folder --------------------------------------------------------------------- */

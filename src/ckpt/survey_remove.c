@@ -1,10 +1,11 @@
 /* ckpt/survey_remove.c – removes a row of a survey, and knows what that gives back.
  *
- * A frozen file has a name in every step that shares it: only the last name frees bytes. What the disk gives back is
- * therefore counted over the names that were removed so far, also where only asked for.
+ * A frozen file has a name in every step that shares it: only the last name frees bytes. So what the disk gives back
+ * follows from the names at the moment of the removal; where it is only asked for, from those that would be left.
  * Not here: how a checkpoint is removed safely (checkpoint_keep.c).
  */
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "ckpt/checkpoint_internal.h"
@@ -93,17 +94,33 @@ static ts_status remove_row(const ts__survey *s, size_t row, ts_error *err)
     return status;
 }
 
+/* What removing a folder gives back, by the names that its files have at this moment: a run may have linked more. */
+static void measure(const char *path, uint64_t *freed, uint64_t *shared)
+{
+    char **names;
+    size_t n;
+    if (ts_list_folder(path, &names, &n, NULL) != TS_OK) return;
+    for (size_t i = 0; i < n; i++) {
+        char *file = ts_path_join(path, names[i]);
+        struct stat st;
+        if (file && lstat(file, &st) == 0 && S_ISREG(st.st_mode))
+            *(st.st_nlink == 1 ? freed : shared) += (uint64_t)st.st_size;
+        ts_free(file);
+    }
+    ts_names_free(names, n);
+}
+
 ts_status ts_survey_remove(ts_survey *s, size_t row, bool dry, uint64_t *freed, uint64_t *shared,
                            ts_error *err)
 {
     *freed = *shared = 0;
     TS_ASSERT(s->row[row].state != TS_SURVEY_WRITING);
-    if (!dry) {
-        ts_status status = remove_row((ts__survey *)s, row, err);
-        if (status == TS_NOT_FOUND) s->row[row].state = TS_SURVEY_GONE;
-        TS_TRY(status);
-        s->row[row].state = TS_SURVEY_GONE;
-    }
     count((ts__survey *)s, row, freed, shared);
-    return TS_OK;
+    if (dry) return TS_OK;
+    *freed = *shared = 0;
+    measure(s->row[row].path, freed, shared);
+    ts_status status = remove_row((ts__survey *)s, row, err);
+    if (status == TS_OK || status == TS_NOT_FOUND) s->row[row].state = TS_SURVEY_GONE;
+    if (status != TS_OK) *freed = *shared = 0;
+    return status;
 }

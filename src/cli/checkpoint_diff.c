@@ -50,8 +50,9 @@ static void print_sum(const char *name, const ts_diff *d, const ts_diff_sum *s)
     if (s->not_finite)
         printf("%-10s  %s of them are not finite in A or B\n", "", grouped(s->not_finite, a));
     const ts_diff_tensor *t = &d->tensor[s->worst];
-    printf("%-10s  by at most %.3g (%.3g of the largest in its tensor), in\n%-10s  ", "", s->max_abs,
-           s->max_rel, "");
+    printf("%-10s  by at most %.3g; relative to the largest of its tensor %.3g\n", "", s->max_abs,
+           s->max_rel);
+    printf("%-10s  most in ", "");
     checkpoint_print(stdout, t->name);
     printf(" %s: %.9g and %.9g\n", t->where, t->a, t->b);
 }
@@ -72,9 +73,8 @@ static void print_facts(const ts_diff *d)
     for (size_t i = 0; i < d->n_fact; i++) {
         const ts_diff_fact *f = &d->fact[i];
         if (strcmp(group, f->group) != 0) {
-            cell(f->group, FACT_WIDTH);
-            cell(i ? "" : "A", FACT_WIDTH);
-            printf(i ? "\n" : "B\n");
+            if (i) printf("%s\n", f->group);
+            if (!i) printf("%-*s%-*sB\n", FACT_WIDTH, f->group, FACT_WIDTH, "A");
         }
         group = f->group;
         printf("  ");
@@ -104,19 +104,22 @@ static void print_tensor(const ts_diff_tensor *t)
     printf("\n");
 }
 
+/* Parameters first. */
 static void print_tensors(const ts_diff *d, bool all)
 {
     size_t shown = 0, left = 0;
-    for (size_t i = 0; i < d->n; i++) {
-        if (!all && d->tensor[i].kind == TS_DIFF_SAME) continue;
-        if (!all && shown == TENSORS_SHOWN) {
-            left++;
-            continue;
+    for (int moment = 0; moment < 2; moment++)
+        for (size_t i = 0; i < d->n; i++) {
+            const ts_diff_tensor *t = &d->tensor[i];
+            if (t->moment != (moment == 1) || (!all && t->kind == TS_DIFF_SAME)) continue;
+            if (!all && shown == TENSORS_SHOWN) {
+                left++;
+                continue;
+            }
+            if (shown++ == 0) printf("\n%8s  %9s  %8s  tensor\n", "differ", "max abs", "relative");
+            print_tensor(t);
         }
-        if (shown++ == 0) printf("\n%8s  %9s  %8s  tensor\n", "differ", "max abs", "relative");
-        print_tensor(&d->tensor[i]);
-    }
-    if (left) printf("%8s  and %zu more; --tensors shows all\n", "", left);
+    if (left) printf("%31sand %zu more; --tensors shows all\n", "", left);
 }
 
 static void print_diff(const ts_diff *d, bool all)

@@ -93,10 +93,10 @@ static void print_sums(const ts_survey *s, const columns *c, bool verify)
     printf(", %s", checkpoint_size(s->bytes, a));
     if (s->disk_bytes != s->bytes)
         printf(" (%s on disk: they share frozen files)", checkpoint_size(s->disk_bytes, b));
-    if (!s->is_step && resume < s->n)
-        printf("; a resume takes step %lld", (long long)s->row[resume].step);
-    if (!s->is_step && resume == s->n) printf("; a resume finds none that it can use");
     printf("\n");
+    if (!s->is_step && resume < s->n)
+        printf("a resume takes step %lld\n", (long long)s->row[resume].step);
+    if (!s->is_step && resume == s->n) printf("a resume finds none that it can use\n");
     if (c->sample && !(c->mesh && c->program)) {
         printf("saved");
         if (!c->program) {

@@ -16,7 +16,7 @@ typedef struct target {
 
 typedef struct plan {
     const checkpoint_options *o;
-    ts_survey **survey; /* [n] one a word */
+    ts_survey **survey; /* [n] */
     int n;
     target *target; /* [n_target] */
     size_t n_target, max_target;
@@ -100,12 +100,21 @@ static bool choose_kept(plan *p, ts_survey *s, size_t keep, size_t resume)
     return true;
 }
 
+static void say_kept(const plan *p, const ts_survey_row *r)
+{
+    if (p->o->quiet) return;
+    fprintf(stderr, "tessera checkpoint rm: ");
+    checkpoint_print(stderr, r->path);
+    fprintf(stderr, " stays: %s\n", r->problem);
+}
+
 /* Also folders without a manifest that a later checkpoint has left behind. */
 static bool choose_leftovers(plan *p, ts_survey *s)
 {
     bool later = false;
     for (size_t i = s->n; i-- > 0;) {
         const ts_survey_row *r = &s->row[i];
+        if (r->state == TS_SURVEY_WRITING && *r->problem) say_kept(p, r);
         later |= r->state == TS_SURVEY_WHOLE;
         bool left = r->state == TS_SURVEY_LEFTOVER || (r->state == TS_SURVEY_INCOMPLETE && later);
         if (left && !add_target(p, s, i)) return false;
@@ -122,15 +131,12 @@ static ts_status no_memory(ts_error *err)
 
 /* ---- the newest stays ------------------------------------------------------------------------ */
 
-/* Is it among the targets? Steps that were named one by one have surveys of their own. */
-static const target *find_target(const plan *p, const char *folder, int64_t step)
+static bool is_target(const plan *p, const ts_survey *s, size_t row)
 {
-    for (size_t i = 0; i < p->n_target; i++) {
-        const ts_survey *s = p->target[i].survey;
-        const ts_survey_row *r = &s->row[p->target[i].row];
-        if (r->step == step && is_step_row(r) && strcmp(s->folder, folder) == 0) return &p->target[i];
-    }
-    return NULL;
+    bool found = false;
+    for (size_t i = 0; i < p->n_target; i++)
+        found |= p->target[i].survey == s && p->target[i].row == row;
+    return found;
 }
 
 /* s: the whole folder. */
@@ -139,28 +145,19 @@ static ts_status protect(plan *p, ts_survey *s, size_t *newest, ts_error *err)
     ts_status status = ts_survey_newest(s, checkpoint_progress_add, &p->progress, newest, err);
     checkpoint_progress_clear(&p->progress);
     if (status != TS_OK || *newest == s->n) return status;
-    const target *t = find_target(p, s->folder, s->row[*newest].step);
-    if (t)
-        refuse(p, t->survey->row[t->row].path,
+    if (is_target(p, s, *newest))
+        refuse(p, s->row[*newest].path,
                "is the newest checkpoint that verifies, which a resume takes; --force removes it", "");
     return TS_OK;
 }
 
-/* Of steps that were named by their folders: once for each run. */
+/* Of steps that were named by their folders. */
 static ts_status protect_runs(plan *p, ts_error *err)
 {
     for (int i = 0; i < p->n; i++) {
-        bool before = !p->survey[i]->of_run;
-        for (int k = 0; k < i && !before; k++)
-            before = strcmp(p->survey[i]->folder, p->survey[k]->folder) == 0;
-        if (before) continue;
-        ts_survey *all;
         size_t newest;
-        ts_status status = ts_survey_open(p->survey[i]->folder, &all, err);
-        if (status == TS_OK) {
-            status = protect(p, all, &newest, err);
-            ts_survey_free(all);
-        }
+        if (!p->survey[i]->of_run || p->survey[i]->is_step) continue;
+        ts_status status = protect(p, p->survey[i], &newest, err);
         if (status != TS_OK) return status;
     }
     return TS_OK;
@@ -186,7 +183,7 @@ static void tell(const plan *p, const ts_survey_row *r, uint64_t freed, uint64_t
     printf("%s ", p->o->dry_run ? "would remove" : "removed");
     checkpoint_print(stdout, r->path);
     printf(": %s freed", checkpoint_size(freed, size));
-    if (shared) printf(", %s stay with other names of the same files", checkpoint_size(shared, size));
+    if (shared) printf(" (%s are shared with others)", checkpoint_size(shared, size));
     printf("\n");
     (void)cli_flush();
 }
@@ -214,7 +211,9 @@ static ts_status remove_all(plan *p, ts_error *err)
     }
     if (p->o->json)
         printf("\n], \"freed_bytes\": %llu}\n", (unsigned long long)freed);
-    else if (!p->o->quiet && removed != 1)
+    else if (!p->o->quiet && removed == 0)
+        printf("there is nothing to remove\n");
+    else if (!p->o->quiet && removed > 1)
         printf("%zu %s, %s %s\n", removed, p->o->dry_run ? "to remove" : "removed",
                checkpoint_size(freed, size), p->o->dry_run ? "would be freed" : "freed");
     return status;
@@ -222,37 +221,70 @@ static ts_status remove_all(plan *p, ts_error *err)
 
 /* ---- the action ------------------------------------------------------------------------------ */
 
+/* A checkpoint's folder by its path. Those that lie in one folder are rows of one survey, so that what they share is
+ * counted right; one of another name has a survey of its own. */
+static ts_status choose_folder(plan *p, const char *word, ts_error *err)
+{
+    ts_survey *s, *all = NULL;
+    ts_status status = ts_survey_open(word, &s, err);
+    if (status != TS_OK) return status;
+    char *real = realpath(word, NULL);
+    const char *name = real ? strrchr(real, '/') + 1 : "";
+    if (!s->is_step)
+        refuse(p, word,
+               "is the folder of a run; name its steps, or use --step, --keep or --leftovers", "");
+    for (int i = 0; i < p->n && s->is_step && !all; i++)
+        if (!p->survey[i]->is_step && strcmp(p->survey[i]->folder, s->folder) == 0)
+            all = p->survey[i];
+    ts_error none = {0};
+    if (!all && s->is_step && ts_survey_open(s->folder, &all, &none) == TS_OK)
+        p->survey[p->n++] = all;
+    bool fine = real != NULL, found = !s->is_step;
+    for (size_t i = 0; all && i < all->n && !found; i++)
+        if (strcmp(strrchr(all->row[i].path, '/') + 1, name) == 0) {
+            fine = fine && add_target(p, all, i);
+            found = true;
+        }
+    free(real);
+    if (found || s->n == 0) {
+        ts_survey_free(s);
+    } else {
+        p->survey[p->n++] = s;
+        fine = fine && add_target(p, s, 0);
+    }
+    return fine ? TS_OK : no_memory(err);
+}
+
+static ts_status choose_run(plan *p, const char *word, long long keep, ts_error *err)
+{
+    const checkpoint_options *o = p->o;
+    ts_survey *s;
+    ts_status status = ts_survey_open(word, &s, err);
+    if (status != TS_OK) return status;
+    p->survey[p->n++] = s;
+    size_t newest = s->n;
+    bool fine = true;
+    if (s->is_step) {
+        refuse(p, word, "is one checkpoint; --step, --keep and --leftovers take a run's folder", "");
+        return TS_OK;
+    }
+    if (o->n_step) fine = choose_steps(p, s);
+    if (fine && !p->refused && (keep || (o->n_step && !o->force)))
+        status = protect(p, s, &newest, err);
+    if (status == TS_OK && keep) fine = choose_kept(p, s, (size_t)keep, newest);
+    if (status == TS_OK && o->leftovers) fine = choose_leftovers(p, s);
+    return fine ? status : no_memory(err);
+}
+
 static ts_status choose(plan *p, long long keep, ts_error *err)
 {
     const checkpoint_options *o = p->o;
     const bool by_run = o->n_step || keep || o->leftovers;
-    for (int i = 0; i < o->n; i++) {
-        ts_status status = ts_survey_open(o->word[i], &p->survey[i], err);
-        if (status != TS_OK) return status;
-        p->n = i + 1;
-        ts_survey *s = p->survey[i];
-        bool fine = true;
-        size_t newest = s->n;
-        if (by_run && s->is_step)
-            refuse(p, o->word[i], "is one checkpoint; --step, --keep and --leftovers take a run's folder",
-                   "");
-        else if (!by_run && !s->is_step)
-            refuse(p, o->word[i], "is the folder of a run; name its steps, or use --step, --keep or "
-                                  "--leftovers", "");
-        else if (!by_run && s->n == 1)
-            fine = add_target(p, s, 0);
-        if (by_run && !s->is_step) {
-            if (o->n_step) fine = choose_steps(p, s);
-            if (fine && !p->refused && (keep || o->n_step) && !(o->force && o->n_step))
-                status = protect(p, s, &newest, err);
-            if (status != TS_OK) return status;
-            if (keep) fine = choose_kept(p, s, (size_t)keep, newest);
-            if (o->leftovers) fine = fine && choose_leftovers(p, s);
-        }
-        if (!fine) return no_memory(err);
-    }
-    if (!by_run && !o->force && !p->refused) return protect_runs(p, err);
-    return TS_OK;
+    ts_status status = TS_OK;
+    for (int i = 0; i < o->n && status == TS_OK; i++)
+        status = by_run ? choose_run(p, o->word[i], keep, err) : choose_folder(p, o->word[i], err);
+    if (status == TS_OK && !by_run && !o->force && !p->refused) status = protect_runs(p, err);
+    return status;
 }
 
 static int run(plan *p, long long keep)
@@ -282,7 +314,7 @@ int checkpoint_rm(const checkpoint_options *o)
     if (o->keep && !cli_int(c, "--keep", o->keep, 1, 1000000, &keep)) return 2;
     if (o->n_step && o->n > 1) return cli_usage(c, "--step is for one run; found %d", o->n);
     checkpoint_answer_signals();
-    p.survey = calloc((size_t)o->n, sizeof(ts_survey *));
+    p.survey = calloc(2 * (size_t)o->n, sizeof(ts_survey *)); /* a word may need two */
     int code = p.survey ? run(&p, keep) : 1;
     for (int i = 0; i < p.n; i++) ts_survey_free(p.survey[i]);
     free(p.survey);
