@@ -254,8 +254,9 @@ ts_status ts_prefetch_open(ts_loader *l, int batches, int threads, ts_prefetch *
     ts_status status = TS_OK;
     if (!make_all(p, threads))
         status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                          "out of memory for %d batches of %lld rows × %lld tokens read ahead; set "
-                          "data_prefetch_batches lower",
+                          "out of memory for %d batches of %lld rows × %lld tokens read ahead; a smaller "
+                          "per_device_batch_size or max_target_length needs less, and so does a "
+                          "smaller data_prefetch_batches",
                           batches, (long long)p->rows, (long long)p->sequence);
     if (status == TS_OK && batches > 0) status = start_threads(p, threads, err);
     if (status != TS_OK) {

@@ -259,7 +259,9 @@ if fits; then
     says err 'model.embed_tokens.weight of the model finds no room'
     says err 'a smaller vocabulary'
     says_not err 'batch'
-    limited run_name=long per_device_batch_size=8192 max_target_length=4096
+    limited run_name=ahead per_device_batch_size=8192 max_target_length=4096
+    says err '4 batches of 8192 rows × 4096 tokens read ahead; a smaller per_device_batch_size or max_target_length'
+    limited run_name=long per_device_batch_size=8192 max_target_length=4096 data_prefetch_batches=0
     says err 'the train step finds no room; a smaller per_device_batch_size or max_target_length'
 else
     echo 'no run fits into a limited address space here: messages about memory were not tried'

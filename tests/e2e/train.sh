@@ -37,10 +37,10 @@ left_whole() {
         fail "$run: metrics end before step $last"
 }
 
-# Each line one flat JSON object: step, run_name, then names with a number, null, true or false.
+# Each line one flat JSON object: step, run_name, then names with a number, null, true or false, or a hash.
 metrics_form() {
     number='-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?'
-    form="^\\{\"step\": [0-9]+, \"run_name\": \"$1\"(, \"(learning|perf|eval)/[a-z_]+\": ($number|null|true|false))+\\}\$"
+    form="^\\{\"step\": [0-9]+, \"run_name\": \"$1\"(, \"(learning|perf|eval|data)/[a-z_]+\": ($number|null|true|false|\"[0-9a-f]{16}\"))+\\}\$"
     grep -vqE "$form" "$(run_folder "$1")/metrics.jsonl" && fail "$1: a line of metrics.jsonl is no flat JSON object"
     for name in learning/loss learning/lm_loss learning/perplexity learning/total_weights learning/grad_norm \
         learning/raw_grad_norm learning/current_learning_rate perf/step_time_seconds perf/per_device_tflops \
@@ -65,7 +65,8 @@ train split dataset_type=jsonl dataset_path="$work/rows.jsonl" grain_packing_typ
 left_whole split 4
 train ids dataset_type=tokens dataset_path="$work/ids.bin"
 left_whole ids 4
-train two dataset_type=text dataset_path="$work/book.txt,$work/book.txt"
+cp "$work/book.txt" "$work/again.txt"
+train two dataset_type=text dataset_path="$work/book.txt,$work/again.txt"
 left_whole two 4
 train half dtype=bfloat16
 left_whole half 4
