@@ -514,6 +514,38 @@ static void test_nothing_trained(void **state)
     stop(&j);
 }
 
+/* The losses of rows are a row's trained tokens each, in the order of the rows; state and loss are those of a step that
+ * is not asked for them, to the bit. */
+static void test_row_losses(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 8; form++) {
+        ts_program_options o = options((ts_remat)(form % 3), form & 1);
+        o.rows = form & 2 ? 4 : 2;
+        o.accumulation = form & 2 ? 1 : 2;
+        o.packed = form & 4;
+        job plain = start(&o);
+        o.row_losses = true;
+        job rows = start(&o);
+        float each[4], sum = 0;
+        assert_null(ts_bound_output_type(plain.b, "row_loss"));
+        for (int i = 1; i < 3; i++) {
+            set_batch(&plain, o.packed);
+            set_batch(&rows, o.packed);
+            const float a = step(&plain, i), b = step(&rows, i);
+            assert_memory_equal(&a, &b, sizeof a);
+            assert_true(hash_state(plain.state) == hash_state(rows.state));
+        }
+        assert_int_equal(ts_bound_get(rows.b, "row_loss", each, sizeof each, NULL), TS_OK);
+        for (int i = 0; i < 4; i++) sum += each[i];
+        assert_true(fabsf(sum / scalar(&rows, "weights") - scalar(&rows, "loss")) < 1e-5f);
+        assert_true(each[0] > each[1] && each[1] > each[2] && each[2] > 0); /* fewer and fewer tokens */
+        assert_true(each[3] == 0);                                          /* and none */
+        stop(&plain);
+        stop(&rows);
+    }
+}
+
 /* ---- frozen parameters ----------------------------------------------------------------------- */
 
 static void test_frozen(void **state)
@@ -592,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_saved),        cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_minimal),      cmocka_unit_test(test_remats_agree),
         cmocka_unit_test(test_nonfinite),    cmocka_unit_test(test_nothing_trained),
+        cmocka_unit_test(test_row_losses),
         cmocka_unit_test(test_frozen),       cmocka_unit_test(test_sampler),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
