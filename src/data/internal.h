@@ -30,9 +30,11 @@ uint64_t ts__permutation_at(const ts__permutation *p, uint64_t i); /* i < n */
 
 /* Opens a file of a data set: not a folder, not empty, not a format of another tool. A file
  * compressed with gzip or zstd is unpacked into a file without a name in cache_folder (NULL:
- * $TMPDIR, else /tmp), which goes with *out; messages keep the name of the compressed one. */
+ * $TMPDIR, else /tmp), which goes with the last who has it
+ * open; messages keep the name of the compressed one. */
 ts_status ts__data_file_open(const char *path, const char *dataset_type, const char *cache_folder,
                              ts_file **out, ts_error *err);
+void ts__data_file_close(ts_file *f); /* NULL is fine */
 /* Lets this process hold n data files open at once beside others, where that is within its hard
  * limit. */
 ts_status ts__data_files_room(size_t n, ts_error *err);
@@ -47,6 +49,10 @@ ts__compression ts__compression_of(const unsigned char *head, size_t n); /* by i
  * has more than max bytes (UINT64_MAX: only the disk limits it). Owns *out: caller. */
 ts_status ts__unpack(ts_file *from, ts__compression kind, const char *cache_folder, uint64_t max,
                      ts_file **out, ts_error *err);
+/* The same without a limit, or of whoever has it open already. Owns *out: caller,
+ * ts__data_file_close (unpacked.c). */
+ts_status ts__unpacked(ts_file *from, ts__compression kind, const char *cache_folder, ts_file **out,
+                       ts_error *err);
 const char *ts__cache_folder(const char *folder); /* itself, or $TMPDIR, or /tmp */
 
 /* ---- stream (stream.c) ---------------------------------------------------------------------- */

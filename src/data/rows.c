@@ -346,7 +346,7 @@ ts_status ts__rows_open(const ts_loader_options *o, ts__rows **out, ts_error *er
 void ts__rows_free(ts__rows *r)
 {
     if (!r) return;
-    for (size_t i = 0; i < r->n_files; i++) ts_file_close(r->files[i]);
+    for (size_t i = 0; i < r->n_files; i++) ts__data_file_close(r->files[i]);
     for (size_t i = 0; i < r->o.n_columns; i++) ts_free(r->columns[i]);
     for (size_t i = 0; i < TS_BAD_ROWS_KEPT; i++) ts_free(r->bad[i]);
     ts_free(r->files);

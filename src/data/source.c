@@ -134,7 +134,7 @@ static ts_status unpack(ts_file **f, ts__compression kind, const char *dataset_t
     ts_file *content;
     unsigned char head[HEAD_BYTES];
     size_t n;
-    TS_TRY(ts__unpack(*f, kind, cache_folder, UINT64_MAX, &content, err));
+    TS_TRY(ts__unpacked(*f, kind, cache_folder, &content, err));
     ts_file_close(*f);
     *f = content;
     TS_TRY(read_head(content, head, &n, err));
@@ -170,7 +170,7 @@ ts_status ts__data_file_open(const char *path, const char *dataset_type, const c
     TS_TRY(ts_file_open(path, &f, err));
     ts_status status = judge(&f, dataset_type, cache_folder, err);
     if (status != TS_OK) {
-        ts_file_close(f);
+        ts__data_file_close(f);
         return status;
     }
     *out = f;

@@ -181,7 +181,7 @@ ts_status ts__stream_open(const ts_loader_options *o, ts__stream **out, ts_error
 void ts__stream_free(ts__stream *s)
 {
     if (!s) return;
-    for (size_t i = 0; i < s->n_pieces; i++) ts_file_close(s->pieces[i].file);
+    for (size_t i = 0; i < s->n_pieces; i++) ts__data_file_close(s->pieces[i].file);
     ts_free(s->pieces);
     ts_free(s);
 }

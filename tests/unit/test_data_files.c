@@ -86,6 +86,40 @@ static void the_same_data(void **state)
     }
 }
 
+/* Training and evaluation read one content; a file that was replaced has another. */
+static void unpacked_once(void **state)
+{
+    (void)state;
+    packed p = {0};
+    ts_file *f[4];
+    ts_error err = {0};
+    char text[6] = "";
+    size_t before = open_files();
+    pack_gzip(&p, "first", 5, 6, false);
+    const char *path = put_packed("once.gz", &p);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ts__data_file_open(path, "text", root, &f[i], &err), TS_OK);
+    assert_ptr_equal(f[0], f[1]);
+    assert_int_equal(open_files(), before + 1);
+    pack_gzip(&p, "second", 6, 6, false);
+    const char *other = put_packed("other.gz", &p);
+    assert_int_equal(ts_rename(other, path, &err), TS_OK);
+    for (int i = 2; i < 4; i++)
+        assert_int_equal(ts__data_file_open(path, "text", root, &f[i], &err), TS_OK);
+    assert_ptr_equal(f[2], f[3]);
+    assert_ptr_not_equal(f[2], f[0]);
+    ts__data_file_close(f[0]);
+    ts__data_file_close(f[3]);
+    assert_int_equal(ts_file_read_at(f[1], 0, text, 5, &err), TS_OK);
+    assert_string_equal(text, "first");
+    assert_int_equal(ts_file_read_at(f[2], 0, text, 5, &err), TS_OK);
+    assert_string_equal(text, "secon");
+    ts__data_file_close(f[1]);
+    ts__data_file_close(f[2]);
+    ts__data_file_close(NULL);
+    assert_int_equal(open_files(), before);
+}
+
 static void messages(void **state)
 {
     (void)state;
@@ -411,7 +445,8 @@ static void many_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_data),        cmocka_unit_test(messages),
+        cmocka_unit_test(the_same_data),        cmocka_unit_test(unpacked_once),
+        cmocka_unit_test(messages),
         cmocka_unit_test(rows_keep_their_side), cmocka_unit_test(the_index_spills),
         cmocka_unit_test(threads_read_at_once), cmocka_unit_test(a_hundred_gigabytes),
         cmocka_unit_test(many_files),

@@ -348,7 +348,7 @@ static void every_failure(void **state)
                     assert_int_equal(ts_file_read_at(f, 0, found, 2500000, NULL), TS_OK);
                 if (status == TS_OK) assert_memory_equal(found, text, 2500000);
                 free(found);
-                ts_file_close(f);
+                ts__data_file_close(f);
                 assert_int_equal(open_files(), before);
             }
         }
