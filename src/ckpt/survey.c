@@ -247,12 +247,13 @@ static ts_status make_rows(ts__survey *s, size_t n, const char *path, ts_error *
     return s->public.row && s->detail ? TS_OK : out_of_memory(path, err);
 }
 
-/* A run may be named "7": then this is no step. */
+/* A run may be named "7": then this is no step. Memory that is out makes it one: add_row will say so. */
 static bool is_row(const char *folder, const char *name)
 {
     char *path = ts_path_join(folder, name);
     int64_t step;
-    bool row = path && ts_path_kind_of(path) == TS_PATH_FOLDER &&
+    if (!path) return is_step_name(name);
+    bool row = ts_path_kind_of(path) == TS_PATH_FOLDER &&
                (is_step_name(name) || ts__checkpoint_temporary(path, name, &step)) &&
                !holds(path, "checkpoints", TS_PATH_FOLDER);
     ts_free(path);
@@ -302,9 +303,13 @@ static ts_status list_once(ts__survey *s, const char *folder, size_t *listed, ts
 /* Where all that was listed vanished, a fast run has others by now. */
 static ts_status add_folder(ts__survey *s, const char *folder, ts_error *err)
 {
-    size_t listed = 1;
-    for (int i = 0; i < LOOKS && s->public.n == 0 && listed > 0; i++)
+    size_t listed = 1, steps = 0;
+    for (int i = 0; i < LOOKS && steps == 0 && listed > 0; i++) {
+        s->public.n = s->n_file = 0;
         TS_TRY(list_once(s, folder, &listed, err));
+        for (size_t k = 0; k < s->public.n; k++)
+            steps += s->public.row[k].state < TS_SURVEY_WRITING;
+    }
     return TS_OK;
 }
 

@@ -139,22 +139,33 @@ static int report(const checkpoint_options *o, const verified *v)
     return ok ? 0 : 1;
 }
 
+static bool is_temporary(const ts_survey_row *r)
+{
+    return r->state == TS_SURVEY_WRITING || r->state == TS_SURVEY_LEFTOVER;
+}
+
+static ts_status verify_rows(const checkpoint_options *o, ts_survey *s, bool temporary, verified *v,
+                             ts_error *err)
+{
+    ts_status status = TS_OK;
+    for (size_t k = 0; k < s->n && status == TS_OK; k++)
+        if (is_temporary(&s->row[k]) == temporary) status = verify_row(o, s, k, v, err);
+    return status;
+}
+
 /* All rows of one word. Where every one was removed meanwhile, a fast run has others by now. */
 static ts_status verify_word(const checkpoint_options *o, const char *word, ts_survey **s,
                              verified *v, ts_error *err)
 {
-    const int before = v->told;
-    for (int i = 0; i < LISTINGS; i++) {
-        ts_status status = TS_OK;
-        for (size_t k = 0; k < (*s)->n && status == TS_OK; k++)
-            status = verify_row(o, *s, k, v, err);
-        if (status != TS_OK || v->told > before || (*s)->n == 0) return status;
+    const int before = v->checkpoints;
+    ts_status status = verify_rows(o, *s, false, v, err);
+    for (int i = 0; i < LISTINGS && status == TS_OK && v->checkpoints == before && (*s)->n; i++) {
         ts_survey_free(*s);
         *s = NULL;
         status = ts_survey_open(word, s, err);
-        if (status != TS_OK) return status;
+        if (status == TS_OK) status = verify_rows(o, *s, false, v, err);
     }
-    return TS_OK;
+    return status == TS_OK ? verify_rows(o, *s, true, v, err) : status;
 }
 
 int checkpoint_verify(const checkpoint_options *o)
