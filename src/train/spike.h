@@ -13,7 +13,7 @@ typedef struct ts_spike {
 
 TS_MUST_CHECK ts_status ts_spike_open(int64_t window, double threshold, ts_spike *out, ts_error *err);
 void ts_spike_close(ts_spike *s); /* {0} is fine */
-/* Is this finite loss a spike? By mean and standard deviation of a full window; where it is none it joins the window. */
+/* Is this finite loss a spike? By mean and standard deviation of a full window; where it is none it joins it. */
 bool ts_spike_add(ts_spike *s, double loss);
 /* Of the losses held; NaN where there is none. */
 double ts_spike_mean(const ts_spike *s, double *deviation);

@@ -115,4 +115,10 @@ says err 'the 2 s of preemption_grace_s are over'
 kill $reader
 newest=$(steps_of unread | awk '{ print $NF }')
 goes_on unread "$newest"
+
+# Whoever reads the code finds it in the help.
+expect 0 train --help
+for code in 0 1 2 3 4 5 6 75 129 130; do
+    says_like out "(exit codes:|,) $code [a-zA-Z]|^data.*, $code"
+done
 finish

@@ -113,6 +113,9 @@ says_like out '^the data ended after step 1[0-9]* '
 expect 2 train base.yml $run run_name=off enable_checkpointing=false
 says err 'enable_checkpointing=false writes none'
 expect 2 train base.yml $run run_name=off spike_policy=skip
+train off spike_window=20 max_spike_rollbacks=1
+says err 'spike_window has an effect with spike_policy=rollback only'
+says err 'max_spike_rollbacks has an effect with spike_policy=rollback only'
 expect 2 train base.yml $run run_name=off skip_step_on_spikes=true
 says err 'spike_policy=rollback'
 finish
