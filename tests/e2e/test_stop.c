@@ -157,7 +157,7 @@ static ts_train_result run(const char *name, const char *more, seen *s)
     ts_config *c = NULL;
     ts_error err = {0};
     ts_train_hooks hooks;
-    ts_train_result result;
+    ts_train_result result = {0};
     snprintf(text, sizeof text,
              "base_emb_dim=16 base_num_query_heads=2 base_num_kv_heads=1 head_dim=8 base_mlp_dim=24 "
              "base_num_decoder_layers=2 vocab_size=259 max_target_length=16 "
@@ -217,7 +217,7 @@ static void a_save_that_hangs(void **unused)
         ts_train_result r = run(name, more, &s);
         assert_int_equal(s.stuck, 1);
         assert_true(s.what.deadline);
-        assert_true(s.stuck_at < s.asked_at + 2 && s.stuck_at > s.asked_at + 1);
+        assert_true(s.stuck_at > s.asked_at + 1 && s.stuck_at < s.asked_at + 4);
         assert_int_equal(s.what.steps, 8);
         assert_int_equal(s.what.saved_step, 5);
         assert_int_equal(s.durable, 5);
@@ -228,13 +228,13 @@ static void a_save_that_hangs(void **unused)
     }
 }
 
-/* Saves of 0.6 s, and a stop with one of step 40 just begun: there is no time for a second one. */
+/* Saves of 1.2 s, and a stop with one of step 40 just begun: there is no time for a second one. */
 static void a_save_in_flight_is_kept(void **unused)
 {
     (void)unused;
     seen s = {.stop_at = 43};
-    slow("manifest", TS_FAULT_SYNC, 600);
-    ts_train_result r = run("kept", "steps=1000 preemption_grace_s=1 checkpoint_period=20", &s);
+    slow("manifest", TS_FAULT_SYNC, 1200);
+    ts_train_result r = run("kept", "steps=1000 preemption_grace_s=2 checkpoint_period=20", &s);
     assert_true(r.interrupted);
     assert_int_equal(r.steps, 43);
     assert_int_equal(r.saved_step, 40);
