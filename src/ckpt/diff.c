@@ -1,8 +1,9 @@
 /* ckpt/diff.c – compares the tensors of two checkpoints, or of one and a model's folder, by name.
  *
- * A tensor is read in pieces of both sides under its published shape, so meshes, files and dtypes need not agree. Values
- * are compared as the bits of their f32: −0 is not 0, and a NaN equals one of the same bits. Two pieces and the reader's
- * scratch are all the memory that does not depend on the number of tensors.
+ * A tensor is read in pieces of both sides under its published shape, so meshes, files and dtypes
+ * need not agree. Values are compared as the bits of their f32: −0 is not 0, and a NaN equals one
+ * of the same bits. Two pieces and the reader's scratch are all the memory that does not depend on
+ * the number of tensors.
  *
  * Not here: configuration, data position, program (diff_facts.c).
  */

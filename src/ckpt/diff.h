@@ -1,4 +1,6 @@
-/* ckpt/diff.h – what comparing tensors (diff.c) and the rest (diff_facts.c) share; what callers see is in tessera.h. */
+/* ckpt/diff.h – what comparing tensors (diff.c) and the rest (diff_facts.c) share; what callers see
+ * is in tessera.h.
+ */
 #ifndef TS_DIFF_H
 #define TS_DIFF_H
 

@@ -1,7 +1,8 @@
-/* ckpt/diff_facts.c – what two checkpoints say beside their tensors: when and by what they were written, how far the
- * data was read, and where model, program and configuration differ.
+/* ckpt/diff_facts.c – what two checkpoints say beside their tensors: when and by what they were
+ * written, how far the data was read, and where model, program and configuration differ.
  *
- * Everything comes out of the manifests. What one of them does not have is "": older programs wrote less.
+ * Everything comes out of the manifests. What one of them does not have is "": older programs wrote
+ * less.
  */
 #include "ckpt/diff.h"
 

@@ -1,14 +1,18 @@
 /* ckpt/survey.c – what a folder of checkpoints holds, for people who look after it.
  *
- * A row is a step's folder, or what a save left or is writing. Opening reads manifests, indexes and lengths; hashes are
- * read row by row when that is asked for. A run may save and remove meanwhile: a fault counts only when the manifest is
- * still the one it was seen with, and what vanished is left out.
+ * A row is a step's folder, or what a save left or is writing. Opening reads manifests, indexes and
+ * lengths; hashes are read row by row when that is asked for. A run may save and remove meanwhile:
+ * a fault counts only when the manifest is still the one it was seen with, and what vanished is
+ * left out.
  *
- * Not here: removing (survey_remove.c), what a checkpoint is made of (checkpoint_read.c), which one a run takes
- * (checkpoint_newest.c; ts_survey_resume follows its rule by what the rows say, and a test holds them together).
+ * Not here: removing (survey_remove.c), what a checkpoint is made of (checkpoint_read.c), which one
+ * a run takes (checkpoint_newest.c; ts_survey_resume follows its rule by what the rows say, and a
+ * test holds them together).
  */
 #include "ckpt/survey.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -411,7 +415,7 @@ static void add_sums(ts__survey *s)
 
 ts_status ts_survey_open(const char *path, ts_survey **out, ts_error *err)
 {
-    char **names;
+    char **names, real[PATH_MAX];
     size_t n;
     *out = NULL;
     ts_path_kind kind = ts_path_kind_of(path);
@@ -422,11 +426,11 @@ ts_status ts_survey_open(const char *path, ts_survey **out, ts_error *err)
                         "%s: is a file; expected the folder of a run or of a checkpoint", path);
     TS_TRY(ts_list_folder(path, &names, &n, err));
     ts__survey *s = ts_alloc_zero(sizeof *s);
-    char *real = realpath(path, NULL);
     if (s) s->arena = ts_arena_new();
-    ts_status status = s && s->arena && real ? open_kind(s, path, real, names, n, err)
-                                             : out_of_memory(path, err);
-    free(real);
+    ts_status status = s && s->arena ? TS_OK : out_of_memory(path, err);
+    if (status == TS_OK && !realpath(path, real))
+        status = TS_ERROR(err, TS_NOT_FOUND, "%s: cannot be followed: %s", path, strerror(errno));
+    if (status == TS_OK) status = open_kind(s, path, real, names, n, err);
     ts_names_free(names, n);
     if (status == TS_OK) {
         add_sums(s);

@@ -1,4 +1,6 @@
-/* ckpt/survey.h – what surveying (survey.c) and removing (survey_remove.c) share; what callers see is in tessera.h. */
+/* ckpt/survey.h – what surveying (survey.c) and removing (survey_remove.c) share; what callers see
+ * is in tessera.h.
+ */
 #ifndef TS_SURVEY_H
 #define TS_SURVEY_H
 

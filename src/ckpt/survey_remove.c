@@ -1,7 +1,8 @@
 /* ckpt/survey_remove.c – removes a row of a survey, and knows what that gives back.
  *
- * A frozen file has a name in every step that shares it: only the last name frees bytes. So what the disk gives back
- * follows from the names at the moment of the removal; where it is only asked for, from those that would be left.
+ * A frozen file has a name in every step that shares it: only the last name frees bytes. So what
+ * the disk gives back follows from the names at the moment of the removal; where it is only asked
+ * for, from those that would be left.
  * Not here: how a checkpoint is removed safely (checkpoint_keep.c).
  */
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* cli/checkpoint.c – tessera checkpoint: looks after the checkpoints of runs; here its words, and verify.
+/* cli/checkpoint.c – tessera checkpoint: looks after the checkpoints of runs; here its words, and
+ * verify.
  *
  * Every action works beside a run that is writing. Nothing but rm changes anything.
  * Not here: the other actions (checkpoint_ls.c, checkpoint_diff.c, checkpoint_rm.c).

@@ -1,7 +1,7 @@
 /* cli/checkpoint.h – what the actions of tessera checkpoint share.
  *
- * checkpoint.c: words, verify; checkpoint_ls.c, checkpoint_diff.c, checkpoint_rm.c: an action each; checkpoint_text.c:
- * numbers and names for people, progress, signals.
+ * checkpoint.c: words, verify; checkpoint_ls.c, checkpoint_diff.c, checkpoint_rm.c: an action each;
+ * checkpoint_text.c: numbers and names for people, progress, signals.
  */
 #ifndef TS_CLI_CHECKPOINT_H
 #define TS_CLI_CHECKPOINT_H

@@ -1,7 +1,9 @@
-/* cli/checkpoint_diff.c – tessera checkpoint diff: where two checkpoints differ, for people and for programs.
+/* cli/checkpoint_diff.c – tessera checkpoint diff: where two checkpoints differ, for people and for
+ * programs.
  *
- * First the sums over parameters and over moments, then what differs beside the tensors, then the tensors that differ.
- * Relative is to the largest value of the tensor. Not here: the comparison (ckpt/diff.c).
+ * First the sums over parameters and over moments, then what differs beside the tensors, then the
+ * tensors that differ. Relative is to the largest value of the tensor. Not here: the comparison
+ * (ckpt/diff.c).
  */
 #include "cli/checkpoint.h"
 

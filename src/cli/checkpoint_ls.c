@@ -1,7 +1,8 @@
-/* cli/checkpoint_ls.c – tessera checkpoint ls: a row a checkpoint, which one a resume would take, what they take on disk.
+/* cli/checkpoint_ls.c – tessera checkpoint ls: a row a checkpoint, which one a resume would take,
+ * what they take on disk.
  *
- * Columns that would be empty are left out, and what all rows share stands once, below. Ends with 0 whatever the rows
- * say: `verify` judges. Not here: what a row is (ckpt/survey.c).
+ * Columns that would be empty are left out, and what all rows share stands once, below. Ends with 0
+ * whatever the rows say: `verify` judges. Not here: what a row is (ckpt/survey.c).
  */
 #include "cli/checkpoint.h"
 

@@ -1,7 +1,8 @@
 /* cli/checkpoint_rm.c – tessera checkpoint rm: removes checkpoints, and what killed saves left.
  *
- * Everything that speaks against it is found before the first is removed: a path that is not there, a step that is
- * being written, files that no save makes, and the newest checkpoint of a run that verifies, for which files are hashed.
+ * Everything that speaks against it is found before the first is removed: a path that is not there,
+ * a step that is being written, files that no save makes, and the newest checkpoint of a run that
+ * verifies, for which files are hashed.
  * Not here: the removal (ckpt/survey_remove.c).
  */
 #include "cli/checkpoint.h"

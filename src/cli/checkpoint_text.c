@@ -1,4 +1,5 @@
-/* cli/checkpoint_text.c – what tessera checkpoint tells people: sizes, names, states, progress; and signals.
+/* cli/checkpoint_text.c – what tessera checkpoint tells people: sizes, names, states, progress; and
+ * signals.
  *
  * Paths come from anywhere: no byte of one reaches a terminal that would obey it.
  */

@@ -1,5 +1,6 @@
-/* test_diff.c – two checkpoints compared: over devices, with values that are not finite, with tensors that only one has,
- * with a model's folder, and in bounded memory. */
+/* test_diff.c – two checkpoints compared: over devices, with values that are not finite, with
+ * tensors that only one has, with a model's folder, and in bounded memory.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* test_survey.c – what a folder of checkpoints is said to hold, also while others write and remove in it; what a removal
- * gives back. */
+/* test_survey.c – what a folder of checkpoints is said to hold, also while others write and remove
+ * in it; what a removal gives back.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
