@@ -266,6 +266,7 @@ static void lines_name_the_sources(void **state)
 int main(int argc, char **argv)
 {
     full = argc > 1 && strcmp(argv[1], "full") == 0;
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources_add_up_everywhere),
         cmocka_unit_test(one_source_is_a_run_without_a_mixture),
