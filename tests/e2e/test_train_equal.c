@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "ckpt/safetensors.h"
+#include "ckpt/checkpoint.h"
 #include "tessera.h"
 
 enum { STEPS = 4, MAX_WORDS = 48 };
@@ -161,7 +161,8 @@ static void layers_and_remat_change_no_loss(void **state)
 /* ---- parameters in the checkpoints --------------------------------------------------------------- */
 
 typedef struct pair {
-    ts_tensors *before, *after;
+    ts_checkpoint *start, *end;
+    ts_tensors *before, *after; /* theirs */
 } pair;
 
 static pair open_pair(const char *name)
@@ -170,10 +171,11 @@ static pair open_pair(const char *name)
     ts_error err = {0};
     for (int i = 0; i < 2; i++) {
         char path[256];
-        snprintf(path, sizeof path, "%s/%s/checkpoints/%d/shard-00000-of-00001.safetensors", root,
-                 name, i * STEPS);
-        if (ts_tensors_open(path, i ? &p.after : &p.before, &err) != TS_OK) fail_msg("%s", err.msg);
+        snprintf(path, sizeof path, "%s/%s/checkpoints/%d", root, name, i * STEPS);
+        if (ts_checkpoint_open(path, i ? &p.end : &p.start, &err) != TS_OK) fail_msg("%s", err.msg);
     }
+    p.before = ts_checkpoint_tensors(p.start);
+    p.after = ts_checkpoint_tensors(p.end);
     return p;
 }
 
@@ -226,8 +228,8 @@ static void frozen_parameters_keep_their_bits(void **state)
     }
     assert_int_equal(frozen, 1 + 3 * 3 + 3);
     assert_int_equal(trained, 2 + 3 * 5);
-    ts_tensors_close(p.before);
-    ts_tensors_close(p.after);
+    ts_checkpoint_close(p.start);
+    ts_checkpoint_close(p.end);
 }
 
 static void frozen_needs_something_to_train(void **state)
