@@ -138,19 +138,17 @@ static void z_free(void *context, void *p)
     ts_free(p);
 }
 
-/* One buffer of input, or what is left of the member. *r: what zlib said last. */
+/* One buffer of output, or of input. *r: what zlib said. Output that waits in zlib comes with the next call, for which
+ * there is input: a member's checksum follows its last byte. */
 static ts_status inflate_some(unpacking *u, z_stream *z, int *r, ts_error *err)
 {
     z->next_in = u->in + u->at;
     z->avail_in = (uInt)(u->have - u->at);
-    do {
-        z->next_out = u->out;
-        z->avail_out = OUT_BYTES;
-        *r = inflate(z, Z_NO_FLUSH);
-        u->at = u->have - z->avail_in;
-        TS_TRY(emit(u, OUT_BYTES - z->avail_out, err));
-    } while (*r == Z_OK && z->avail_out == 0);
-    return TS_OK;
+    z->next_out = u->out;
+    z->avail_out = OUT_BYTES;
+    *r = inflate(z, Z_NO_FLUSH);
+    u->at = u->have - z->avail_in;
+    return emit(u, OUT_BYTES - z->avail_out, err);
 }
 
 static ts_status gunzip_members(unpacking *u, z_stream *z, ts_error *err)
@@ -217,7 +215,7 @@ static ts_status unzstd_frames(unpacking *u, ZSTD_DCtx *d, ts_error *err)
             u->at += in.pos;
             if (ZSTD_isError(r)) return zstd_failed(u, r, begin, err);
             TS_TRY(emit(u, out.pos, err));
-            full = r != 0 && out.pos == OUT_BYTES;
+            full = r != 0 && out.pos == OUT_BYTES; /* more may wait in zstd, and no input follow */
             if (r == 0) begin = used(u);
         }
     }

@@ -123,6 +123,8 @@ static void nothing_matches(void **state)
     refused("@/gone/*.jsonl", "/gone does not exist");
     refused("@/empt?", "matches folders alone, such as ");
     refused("@/empty/*.jsonl", "matches no file");
+    refused("@/*part-9.jsonl.gz", "matches no file"); /* its name begins with a dot */
+    refused("@/?part-9.jsonl.gz", "matches no file");
     refused("@/**/x.jsonl", "** is not read");
     refused("@/a/", "is a folder; expected files, such as");
     refused("@/a", "/a/*.jsonl (it holds ");

@@ -115,6 +115,27 @@ static void many_streams(void **state)
     free(text);
 }
 
+/* A last block that does not fit into what is left of a buffer, with nothing of the file behind it. */
+static void output_that_waits(void **state)
+{
+    (void)state;
+    enum { PIECE = 100000, PIECES = 11 };
+    char *text = some_text(PIECE * PIECES);
+    static unsigned char out[PIECE * PIECES * 2];
+    ZSTD_CCtx *c = ZSTD_createCCtx();
+    ZSTD_outBuffer to = {out, sizeof out, 0};
+    packed p = {0};
+    for (size_t i = 0; i < PIECES; i++) {
+        ZSTD_inBuffer from = {text + i * PIECE, PIECE, 0};
+        ZSTD_EndDirective how = i + 1 < PIECES ? ZSTD_e_flush : ZSTD_e_end;
+        assert_int_equal(ZSTD_compressStream2(c, &to, &from, how), 0);
+    }
+    ZSTD_freeCCtx(c);
+    pack_bytes(&p, out, to.pos);
+    gives(put_packed("a.zst", &p), text, PIECE * PIECES);
+    free(text);
+}
+
 /* Much larger than memory may get: 300 MB of one letter in few bytes. */
 static void memory_is_bounded(void **state)
 {
@@ -137,7 +158,7 @@ static void memory_is_bounded(void **state)
             ts__unpack(from, i ? TS__ZSTD : TS__GZIP, root, UINT64_MAX, &to, &err), TS_OK);
         assert_int_equal(ts_file_size(to), n * piece);
         getrusage(RUSAGE_SELF, &after);
-        assert_true(after.ru_maxrss - before.ru_maxrss < 8 << 10); /* KiB */
+        if (!test_is_slow()) assert_true(after.ru_maxrss - before.ru_maxrss < 8 << 10); /* KiB */
         ts_file_close(from);
         ts_file_close(to);
     }
@@ -391,6 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_stream),    cmocka_unit_test(many_streams),
+        cmocka_unit_test(output_that_waits),
         cmocka_unit_test(memory_is_bounded), cmocka_unit_test(what_is_wrong),
         cmocka_unit_test(every_length),  cmocka_unit_test(every_bit),
         cmocka_unit_test(a_limit),       cmocka_unit_test(full_disk),
