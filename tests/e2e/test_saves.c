@@ -1,7 +1,7 @@
 /* test_saves.c – runs and their checkpoints: what a save that fails means, which checkpoints stay, what a resume says.
  *
- * A tiny run through ts_train. An observer of the file calls lets every sync below chosen steps' folders fail, whichever
- * thread makes it, so nothing here depends on time.
+ * A tiny run through ts_train. An observer of the file calls lets every sync below the folders of chosen steps fail,
+ * whichever thread makes it, so nothing here depends on time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
