@@ -153,7 +153,7 @@ ts_status ts__run_obey(ts_run *r, ts_error *err)
 {
     bool room = true;
     ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
-    if (what == TS_CONTINUE) return TS_OK;
+    if (what == TS_CONTINUE) return ts__run_saved(r, false, err);
     TS_TRY(ts__run_drain(r, err));
     r->interrupted |= what == TS_SAVE_AND_STOP;
     if (!r->started || ts__run_is_saved(r)) return TS_OK;

@@ -84,7 +84,6 @@ static ts_status loop(ts_run *r, ts_error *err)
         int64_t before = r->step;
         TS_TRY(one_step(r, err));
         if (r->step > before || r->stop) TS_TRY(after_steps(r, err));
-        TS_TRY(ts__run_saved(r, false, err));
     }
     ts__profile_between(r, true);
     return c->save_checkpoint_on_completion && !r->interrupted ? ts__run_save(r, err) : TS_OK;

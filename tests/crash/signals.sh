@@ -89,6 +89,8 @@ says_not out 'completed step'
 begin sampling sample_interval=60 sample_tokens=4000 warmup_steps_fraction=0 dataset_type=text dataset_path="$work/book.txt"
 wait_for 30 grep -q '^completed step: 59,' "$out" || fail 'sampling: no sixtieth step'
 sleep 0.5
+kill -USR1 $pid
+wait_for 10 grep -q 'saved checkpoint .*/60 ' "$out" || fail 'SIGUSR1 during a sample saves nothing' "$(show)"
 kill -TERM $pid
 before=$(date +%s)
 ended 75 'SIGTERM during a sample'
@@ -148,6 +150,8 @@ says_like out "^continuing run cut from .*/checkpoints/$newest\$"
 begin evaluating dataset_type=text dataset_path="$work/book.txt" eval_fraction=0.9 eval_interval=5
 wait_for 30 grep -q '^completed step: 4,' "$out" || fail 'evaluating: no fifth step'
 sleep 0.2
+kill -USR1 $pid
+wait_for 10 grep -q 'saved checkpoint .*/5 ' "$out" || fail 'SIGUSR1 during an evaluation saves nothing' "$(show)"
 kill -TERM $pid
 before=$(date +%s)
 ended 75 'SIGTERM during an evaluation'
@@ -171,6 +175,7 @@ ended 130 'two Ctrl-C'
 [ "$(steps_of twice)" = 0 ] || fail "the second Ctrl-C saved: $(steps_of twice)"
 
 begin killed checkpoint_period=2
+wait_for 60 grep -qE 'saved checkpoint .*/[1-9][0-9]* ' "$out" || fail 'killed: nothing is saved' "$(show)"
 kill -KILL $pid
 wait $pid
 code=$?
