@@ -364,8 +364,10 @@ typedef struct place { /* a folder that is saved into and killed in turn with ot
 
 static void open_place(place *p, int i)
 {
-    crash_make_root(p->root, i & 4);
-    snprintf(p->folder, sizeof p->folder, "%.90s/run/checkpoints", p->root);
+    char root[96];
+    crash_make_root(root, i & 4);
+    memcpy(p->root, root, sizeof root);
+    snprintf(p->folder, sizeof p->folder, "%s/run/checkpoints", root);
     p->run = run_of(i % SCENARIOS, p->folder);
     p->run.scale = 300;
     p->acknowledged = p->begun = -1;
