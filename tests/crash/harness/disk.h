@@ -13,8 +13,8 @@
 #include "crash.h"
 
 typedef struct disk disk;
-/* The disk that this log runs on: empty, or as disk_crash has left `before`. The log's paths are resolved at once: entries may be moved or dropped
- * afterwards by their index (planted faults) before the first step. */
+/* The disk that this log runs on: empty, or as disk_crash has left `before`. The log's paths are resolved at
+ * once: entries may be moved or dropped afterwards by their index (planted faults) before the first step. */
 disk *disk_new(crash_log *log, const disk *before);
 void disk_free(disk *d);
 /* The next entry of the log happens; false: there is none. */
