@@ -36,6 +36,26 @@ twice fitted dataset_type=jsonl dataset_path="$work/rows.jsonl" gradient_accumul
 twice padded dataset_type=jsonl dataset_path="$work/rows.jsonl" packing=false dtype=bfloat16
 cp -r "$work/runs/text-halves" "$work/before"
 
+# ---- killed, again and again -----------------------------------------------------------------------
+# 300 steps straight, against a run that is killed with a save under way and goes on, three times.
+long="steps=300 checkpoint_period=7 num_epoch=50 eval_fraction=0.1 eval_interval=50 dataset_type=jsonl
+      dataset_path=$work/rows.jsonl gradient_accumulation_steps=2"
+has_lines() { [ "$(wc -l <"$work/runs/killed/metrics.jsonl")" -ge "$1" ]; }
+# A step that is run again is told again; the later line counts.
+last_losses() { losses "$1" | awk '{ l[$1] = $2 } END { for (i = 0; i < 300; i++) print i, l[i] }'; }
+train unbroken $long
+for lines in 60 130 220; do
+    "$TESSERA" train base.yml $tiny run_name=killed $long >"$out" 2>"$err" </dev/null &
+    pid=$!
+    wait_for 60 has_lines $lines || fail "a run wrote no $lines lines of metrics" "$(show)"
+    kill -9 $pid
+    wait $pid 2>/dev/null
+done
+train killed $long
+says out 'continuing run killed from'
+[ "$(last_losses unbroken)" = "$(last_losses killed)" ] || fail 'a run that was killed three times has other losses'
+expect 0 checkpoint diff "$work/runs/unbroken/checkpoints/300" "$work/runs/killed/checkpoints/300"
+
 # ---- nothing left to do --------------------------------------------------------------------------
 train text-halves steps=6 $text
 says out 'run text-halves has already reached step 6 of 6; nothing to do'
