@@ -76,7 +76,8 @@ static ts_status place(const ts_loader *l, ts__reader *r, ts__position *p, uint3
 }
 
 /* The set that fills most of the slots. by [slots], all 0, is scratch: by[t − 1] becomes 1 + the
- * sample that was the first to make a set of t tokens, and is 0 again in the end. */
+ * sample that was the first to make a set of t tokens. It is written as far as the set will reach:
+ * the set itself can go there. */
 static uint32_t fullest_set(const ts__position *p, int64_t slots, int32_t *by)
 {
     int64_t sum = 0, best = 0;
@@ -91,7 +92,6 @@ static uint32_t fullest_set(const ts__position *p, int64_t slots, int32_t *by)
         }
     }
     for (int64_t t = best; t > 0; t -= p->tokens[by[t - 1] - 1]) set |= 1u << (by[t - 1] - 1);
-    memset(by, 0, (size_t)slots * sizeof *by);
     return set;
 }
 

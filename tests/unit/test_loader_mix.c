@@ -133,6 +133,29 @@ static void test_shares_add_up(void **state)
     }
 }
 
+/* Of sources that are equally far behind the first comes first. */
+static void test_turns(void **state)
+{
+    (void)state;
+    static const struct {
+        double weight[3];
+        int n;
+        const char *turns;
+    } cases[] = {{{1, 1}, 2, "ababab"}, {{1, 1, 1}, 3, "abcabcabc"}, {{1, 2}, 2, "babbab"}};
+    mixture m;
+    for (size_t k = 0; k < 3; k++) {
+        mix(&m, TS_DATA_TEXT, cases[k].n, cases[k].weight, 60);
+        ts_loader *l = open_ok(&m.o);
+        full_batch f = batch_new(1, m.o.sequence);
+        for (const char *turn = cases[k].turns; *turn; turn++) {
+            assert_true(next(l, &f));
+            assert_int_equal(f.b.sources[0], *turn - 'a');
+        }
+        batch_free(&f);
+        ts_loader_free(l);
+    }
+}
+
 /* Behind 10¹² rows of weights 3 : 1 : 4, whose turns repeat every 8. */
 static void test_no_drift(void **state)
 {
@@ -282,9 +305,13 @@ static void test_mixture_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares_to_one_row),    cmocka_unit_test(test_shares_by_chance),
-        cmocka_unit_test(test_shares_add_up),        cmocka_unit_test(test_no_drift),
-        cmocka_unit_test(test_each_source_as_alone), cmocka_unit_test(test_mixture_refused),
+        cmocka_unit_test(test_shares_to_one_row),
+        cmocka_unit_test(test_shares_by_chance),
+        cmocka_unit_test(test_shares_add_up),
+        cmocka_unit_test(test_no_drift),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_each_source_as_alone),
+        cmocka_unit_test(test_mixture_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -177,6 +177,39 @@ static void test_order_is_the_permutation(void **state)
     list_free(&list);
 }
 
+/* The hash tells orders apart that differ in two rows, and stays once the rows are the same. */
+static void test_order_hash(void **state)
+{
+    (void)state;
+    const char *path = put_numbered("hash.jsonl", 50, 3);
+    ts_loader_options o = options(TS_DATA_JSONL, &path, 1, 1, 16);
+    o.packing = TS_PACK_NONE;
+    uint64_t hash[40][21];
+    full_batch f = batch_new(1, 16);
+    int64_t id[40][20];
+    for (int seed = 0; seed < 40; seed++) {
+        o.seed = (uint64_t)seed / 2; /* each seed twice */
+        ts_loader *l = open_ok(&o);
+        ts_loader_state *s = state_of(l);
+        for (int i = 0; i <= 20; i++) {
+            ts_loader_get_state(l, s);
+            hash[seed][i] = ts_loader_state_order_hash(s);
+            assert_int_equal(ts_loader_state_rows(s), i);
+            assert_true(next(l, &f));
+            if (i < 20) id[seed][i] = f.b.row_ids[0];
+        }
+        ts_loader_state_free(s);
+        ts_loader_free(l);
+    }
+    for (int a = 0; a < 40; a++)
+        for (int b = 0; b < a; b++)
+            for (int i = 1; i <= 20; i++) {
+                bool same = memcmp(id[a], id[b], (size_t)i * sizeof **id) == 0;
+                assert_int_equal(hash[a][i] == hash[b][i], same);
+            }
+    batch_free(&f);
+}
+
 /* Samples of each row, told by the number in their text. */
 static int samples_of_row(const full_batch *f, int64_t row, int64_t *number)
 {
@@ -327,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_same_rows_whatever_the_batch),
         cmocka_unit_test(test_long_windows),
         cmocka_unit_test(test_order_is_the_permutation),
+        cmocka_unit_test(test_order_hash),
         cmocka_unit_test(test_readers_pack_their_own),
         cmocka_unit_test(test_none_waits_for_ever),
         cmocka_unit_test(test_number_of_readers),
