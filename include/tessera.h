@@ -397,11 +397,11 @@ typedef bool (*ts_progress)(void *context, uint64_t bytes);
 
 typedef enum ts_survey_state {
     TS_SURVEY_WHOLE,      /* as far as was checked: manifest, indexes, lengths; hashes only where row.verified */
-    TS_SURVEY_INCOMPLETE, /* no manifest: never finished, or (on an object store) being written */
+    TS_SURVEY_INCOMPLETE, /* no manifest: never finished */
     TS_SURVEY_DAMAGED,
     TS_SURVEY_UNREADABLE, /* the fault is not the checkpoint's: no permission … */
-    TS_SURVEY_WRITING,    /* a temporary folder of a save or a removal whose process lives, or may live elsewhere */
-    TS_SURVEY_LEFTOVER,   /* of one that is gone */
+    TS_SURVEY_WRITING,    /* a save or a removal is going on: its process lives, or may live on another host */
+    TS_SURVEY_LEFTOVER,   /* a temporary folder of a process that is gone */
     TS_SURVEY_GONE        /* removed by somebody since */
 } ts_survey_state;
 

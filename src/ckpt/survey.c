@@ -14,14 +14,17 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "ckpt/checkpoint_internal.h"
 
-enum { LOOKS = 4, SAME_FAILURES_MAX = 3, RUNS_NAMED = 3 };
+enum { LOOKS = 4, SAME_FAILURES_MAX = 3, RUNS_NAMED = 3, HOST_BYTES = 100, DAY_SECONDS = 24 * 3600 };
 
 static ts_status out_of_memory(const char *path, ts_error *err)
 {
@@ -207,6 +210,9 @@ ts_status ts_survey_verify(ts_survey *public, size_t row, ts_progress progress, 
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+static const char elsewhere[] =
+    "it is of another host, whose processes cannot be asked, and less than a day old";
+
 /* A row for a name of a folder of checkpoints; none for any other name. */
 static ts_status add_row(ts__survey *s, const char *path, const char *name, ts_error *err)
 {
@@ -233,7 +239,7 @@ static ts_status add_row(ts__survey *s, const char *path, const char *name, ts_e
     else
         TS_TRY(check(s, row, false, NULL, NULL, err));
     if (temporary == TS__TEMPORARY_ELSEWHERE)
-        r->problem = "it is of another host, whose processes cannot be asked, and less than a day old";
+        r->problem = elsewhere;
     if (r->state == TS_SURVEY_GONE)
         s->n_file = files;
     else
@@ -407,6 +413,46 @@ static ts_status open_kind(ts__survey *s, const char *path, char *real, char **n
     }
 }
 
+/* ---- a save by manifest that is going on ----------------------------------------------------- */
+
+typedef enum holder { NOBODY, LIVES, ELSEWHERE } holder;
+
+/* Who trains this run, by its lock's file: "process 123 on host". A process that was killed leaves its name. */
+static holder holder_of(const char *folder)
+{
+    char *path = ts_path_join(folder, "../lock"), *text = NULL, here[HOST_BYTES] = "";
+    size_t n = 0;
+    long pid = 0;
+    int at = 0;
+    holder found = NOBODY;
+    if (path && ts_file_read_all(path, HOST_BYTES + 64, &text, &n, NULL) == TS_OK &&
+        sscanf(text, "process %ld on %n", &pid, &at) == 1 && at > 0 && pid > 0 && pid <= INT32_MAX) {
+        text[strcspn(text, "\n")] = '\0';
+        bool local = gethostname(here, sizeof here - 1) == 0 && strcmp(here, text + at) == 0;
+        bool gone = local && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+        found = !local ? ELSEWHERE : gone ? NOBODY : LIVES;
+    }
+    ts_free(text);
+    ts_free(path);
+    return found;
+}
+
+/* A folder without a manifest, behind the last whole one, while somebody trains. */
+static void find_writing(ts__survey *s)
+{
+    const holder who = s->public.of_run ? holder_of(s->public.folder) : NOBODY;
+    for (size_t i = s->public.n; i-- > 0 && who != NOBODY;) {
+        ts_survey_row *r = &s->public.row[i];
+        struct stat st;
+        if (r->state == TS_SURVEY_WHOLE) return;
+        if (r->state != TS_SURVEY_INCOMPLETE) continue;
+        if (who == ELSEWHERE && (stat(r->path, &st) != 0 || time(NULL) - st.st_mtime > DAY_SECONDS))
+            continue;
+        r->state = TS_SURVEY_WRITING;
+        r->problem = who == LIVES ? "" : elsewhere;
+    }
+}
+
 static void add_sums(ts__survey *s)
 {
     for (size_t i = 0; i < s->public.n; i++) s->public.bytes += s->public.row[i].bytes;
@@ -433,6 +479,7 @@ ts_status ts_survey_open(const char *path, ts_survey **out, ts_error *err)
     if (status == TS_OK) status = open_kind(s, path, real, names, n, err);
     ts_names_free(names, n);
     if (status == TS_OK) {
+        find_writing(s);
         add_sums(s);
         *out = &s->public;
     } else if (s) {

@@ -163,9 +163,11 @@ static void json_row(const ts_survey_row *r)
     checkpoint_json_number("evaluation_loss", r->score);
     printf(", ");
     json_text("program", r->program);
-    json_text("other_file", r->foreign);
-    printf("\"temporary\": %s}",
-           r->state == TS_SURVEY_WRITING || r->state == TS_SURVEY_LEFTOVER ? "true" : "false");
+    if (*r->foreign)
+        cli_json_member("other_file", r->foreign);
+    else
+        printf("\"other_file\": null");
+    printf("}");
 }
 
 static void json_survey(const ts_survey *s)

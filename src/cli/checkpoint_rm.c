@@ -67,7 +67,7 @@ static void check_target(plan *p, const target *t)
 
 static bool is_step_row(const ts_survey_row *r)
 {
-    return r->state != TS_SURVEY_WRITING && r->state != TS_SURVEY_LEFTOVER;
+    return !strstr(strrchr(r->path, '/') + 1, ".tmp-"); /* a row lies in a folder */
 }
 
 static bool choose_steps(plan *p, ts_survey *s)

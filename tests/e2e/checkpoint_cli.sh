@@ -220,27 +220,30 @@ take a run's folder|rm first/checkpoints/2 --keep 1
 TABLE
 
 # ---- beside a run that writes ----------------------------------------------------------------------
-"$TESSERA" train base.yml $tiny run_name=live steps=1000000 learning_rate_schedule_steps=1000000 checkpoint_period=1 \
-    max_num_checkpoints_to_keep=4 --quiet >"$work/live.log" 2>&1 </dev/null &
-pid=$!
 has_steps() { [ "$(steps_of live | wc -w)" -gt 3 ]; }
-wait_for 60 has_steps || fail 'the background run saves nothing' "$(cat "$work/live.log")"
-i=0
-while [ $i -lt 12 ]; do
-    for action in ls verify 'rm --leftovers'; do
-        set -- $action
-        checkpoint 0 $1 live ${2-}
-        grep -Eq 'damaged|incomplete|unreadable' "$out" && fail "$action beside a run finds a fault" "$(show)"
+for commit in rename manifest; do
+    rm -rf "$runs/live"
+    "$TESSERA" train base.yml $tiny run_name=live steps=1000000 learning_rate_schedule_steps=1000000 checkpoint_period=1 \
+        max_num_checkpoints_to_keep=4 checkpoint_commit=$commit --quiet >"$work/live.log" 2>&1 </dev/null &
+    pid=$!
+    wait_for 60 has_steps || fail 'the background run saves nothing' "$(cat "$work/live.log")"
+    i=0
+    while [ $i -lt 8 ]; do
+        for action in ls verify 'rm --leftovers'; do
+            set -- $action
+            checkpoint 0 $1 live ${2-}
+            grep -Eq 'damaged|incomplete|unreadable' "$out" && fail "$commit: $action beside a run finds a fault" "$(show)"
+        done
+        checkpoint 0 rm live --keep 2 --quiet
+        i=$((i + 1))
     done
-    checkpoint 0 rm live --keep 2 --quiet
-    i=$((i + 1))
+    kill -0 $pid 2>/dev/null || fail "$commit: the run did not live through it" "$(cat "$work/live.log")"
+    kill -TERM $pid
+    wait $pid
+    code_is 75 $? "$commit: the run beside"
+    grep -Eq 'error|warning' "$work/live.log" && fail "$commit: the run noticed" "$(cat "$work/live.log")"
+    checkpoint 0 verify live
 done
-kill -0 $pid 2>/dev/null || fail 'the run did not live through it' "$(cat "$work/live.log")"
-kill -TERM $pid
-wait $pid
-code_is 75 $? 'the run beside'
-grep -Eq 'error|warning' "$work/live.log" && fail 'the run noticed' "$(cat "$work/live.log")"
-checkpoint 0 verify live
 
 # ---- signals, terminal -----------------------------------------------------------------------------
 many=$(i=0; while [ $i -lt 150 ]; do echo "$runs/first"; i=$((i + 1)); done)

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "base/log.h"
@@ -304,6 +305,45 @@ static void test_no_permission_is_no_damage(void **state)
     ts_survey_free(s);
 }
 
+static void put_lock(long pid, const char *host)
+{
+    char text[300];
+    snprintf(text, sizeof text, "process %ld on %s\n", pid, host);
+    put("../lock", text);
+}
+
+/* By manifest a save writes in place: whether it is going on, the run's lock says. */
+static void test_saves_in_place(void **state)
+{
+    (void)state;
+    char here[100] = "";
+    const struct timespec old[2] = {{1000, 0}, {1000, 0}};
+    assert_int_equal(gethostname(here, sizeof here - 1), 0);
+    save(2, false, NULL);
+    assert_int_equal(mkdir(in_folder("1"), 0777), 0);
+    assert_int_equal(mkdir(in_folder("3"), 0777), 0);
+    const struct {
+        long pid;
+        const char *host, *rows;
+    } lock[] = {
+        {(long)getpid(), here, "1 incomplete, 2 whole, 3 being-made"},
+        {INT32_MAX, here, "1 incomplete, 2 whole, 3 incomplete"},
+        {INT32_MAX, "another host", "1 incomplete, 2 whole, 3 being-made"},
+        {-1, here, "1 incomplete, 2 whole, 3 incomplete"},
+    };
+    for (size_t i = 0; i < sizeof lock / sizeof *lock; i++) {
+        put_lock(lock[i].pid, lock[i].host);
+        ts_survey *s = survey(folder);
+        expect_rows(s, lock[i].rows);
+        ts_survey_free(s);
+    }
+    put_lock(5, "another host");
+    assert_int_equal(utimensat(AT_FDCWD, in_folder("3"), old, 0), 0);
+    ts_survey *s = survey(folder);
+    expect_rows(s, "1 incomplete, 2 whole, 3 incomplete");
+    ts_survey_free(s);
+}
+
 static bool stop(void *context, uint64_t bytes)
 {
     *(uint64_t *)context += bytes;
@@ -424,6 +464,7 @@ int main(void)
         CASE(test_replaced),
         CASE(test_vanishing_while_hashed),
         CASE(test_no_permission_is_no_damage),
+        CASE(test_saves_in_place),
         CASE(test_stopped),
         CASE(test_memory_out),
         CASE(test_frozen_files_are_freed_once),
