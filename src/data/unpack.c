@@ -51,9 +51,9 @@ static void say_progress(unpacking *u)
     double now = ts_clock_seconds();
     if (now - u->said < SAY_EVERY_SECONDS) return;
     u->said = now;
-    ts_log(TS_LOG_INFO, "%s: unpacking, %.0f %% of %.1f GB read, %.1f GB written",
+    ts_log(TS_LOG_INFO, "%s: unpacking, %.0f %% of %.0f MB read, %.0f MB written",
            ts_file_path(u->from), 100.0 * (double)u->read / (double)ts_file_size(u->from),
-           (double)ts_file_size(u->from) * 1e-9, (double)ts_spool_size(u->to) * 1e-9);
+           (double)ts_file_size(u->from) * 1e-6, (double)ts_spool_size(u->to) * 1e-6);
 }
 
 /* Input to go on with; at == have behind it: there is none left. */

@@ -5,6 +5,7 @@
  * Not here: how the graph is made (program.c), what data is read (prepare.c).
  */
 #include "base/log.h"
+#include "train/config_internal.h"
 #include "train/run.h"
 
 ts_status ts__read_model(const ts_config *c, ts_model_config *out, ts_error *err)
@@ -18,11 +19,19 @@ ts_status ts__read_model(const ts_config *c, ts_model_config *out, ts_error *err
     return TS_OK;
 }
 
+/* A pattern stands here only where its files do not (compile_topology): it is written for several. */
+static bool names_several(size_t n, const char *const *path)
+{
+    return n > 1 || (n == 1 && ts__config_is_pattern(path[0]));
+}
+
 /* Samples of several files, and rows that are packed, carry segments and positions. */
 static bool is_packed(const ts_config *c)
 {
-    bool many_files = c->dataset_path.n > 1 && c->dataset != TS_DATA_SYNTHETIC;
-    for (size_t i = 0; i < c->n_mixture; i++) many_files |= c->mixture[i].n_paths > 1;
+    bool many_files = names_several(c->dataset_path.n, c->dataset_path.item);
+    for (size_t i = 0; i < c->n_mixture; i++)
+        many_files |= names_several(c->mixture[i].n_paths, c->mixture[i].paths);
+    if (c->dataset == TS_DATA_SYNTHETIC) return false;
     return many_files || (c->dataset == TS_DATA_JSONL && c->packing);
 }
 

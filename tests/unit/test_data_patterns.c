@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "train/config.h"
+#include "train/run.h"
 
 static char folder[64];
 
@@ -140,6 +141,26 @@ static void nothing_matches(void **state)
     assert_non_null(strstr(err.msg, "eval_dataset_path="));
 }
 
+/* What is compiled elsewhere is compiled without its data, and a pattern then stands for several files. */
+static void elsewhere(void **state)
+{
+    (void)state;
+    ts_config *c = NULL;
+    ts_error err;
+    if (load_key("dataset_path", "@/gone-*.jsonl", "compile_topology=cpu:2", &c, &err) != TS_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(c->dataset_path.n, 1);
+    assert_non_null(strstr(c->data_problem, "gone-*.jsonl does not exist"));
+    c->dataset = TS_DATA_TEXT; /* rows of jsonl are packed anyway */
+    assert_true(ts__program_options(c, &c->model).packed);
+    ts_config_free(c);
+    if (load_key("dataset_path", "@/gone.jsonl", "compile_topology=cpu:2", &c, &err) != TS_OK)
+        fail_msg("%s", err.msg);
+    c->dataset = TS_DATA_TEXT;
+    assert_false(ts__program_options(c, &c->model).packed);
+    ts_config_free(c);
+}
+
 static void names_that_cannot_be_written_down(void **state)
 {
     (void)state;
@@ -208,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_that_match),
         cmocka_unit_test(nothing_matches),
+        cmocka_unit_test(elsewhere),
         cmocka_unit_test(names_that_cannot_be_written_down),
         cmocka_unit_test(like_the_c_library),
     };
