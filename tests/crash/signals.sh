@@ -165,7 +165,8 @@ says_not out 'Completed eval'
 env --default-signal=INT "$TESSERA" train base.yml $tiny run_name=twice steps=3 \
     per_device_batch_size=64 max_target_length=1024 base_num_decoder_layers=8 >"$out" 2>"$err" </dev/null &
 pid=$!
-wait_for 60 grep -q 'saved checkpoint' "$out" || fail "twice: no start" "$(show)"
+wait_for 60 [ -d "$(run_folder twice)/checkpoints/0" ] || fail "twice: no start" "$(show)"
+sleep 0.3
 kill -INT $pid
 wait_for 10 grep -q 'ends at once' "$err" || fail "twice: the first Ctrl-C says nothing"
 kill -INT $pid
