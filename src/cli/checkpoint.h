@@ -32,7 +32,7 @@ int checkpoint_rm(const checkpoint_options *o);
 const char *checkpoint_size(uint64_t bytes, char *buf);
 /* A name or path without characters that a terminal would obey. */
 void checkpoint_print(FILE *f, const char *text);
-/* "data=1, fsdp=4" as "fsdp=4"; "one device" where nothing is split. Into buf of n; returns buf. */
+/* "data=1, fsdp=4, tensor=2" as "fsdp=4 tensor=2"; "one device" where nothing is split. Into buf of n; returns buf. */
 const char *checkpoint_mesh(const char *mesh, char *buf, size_t n);
 const char *checkpoint_state(const ts_survey_row *r);
 /* A paragraph, indented and broken at spaces. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TENSORS_SHOWN = 10, FACT_WIDTH = 26 };
+enum { TENSORS_SHOWN = 10, NAME_WIDTH = 31, FACT_WIDTH = 25 };
 
 /* ---- people ---------------------------------------------------------------------------------- */
 
@@ -76,11 +76,11 @@ static void print_facts(const ts_diff *d)
         const ts_diff_fact *f = &d->fact[i];
         if (strcmp(group, f->group) != 0) {
             if (i) printf("%s\n", f->group);
-            if (!i) printf("%-*s%-*sB\n", FACT_WIDTH, f->group, FACT_WIDTH, "A");
+            if (!i) printf("%-*s%-*sB\n", NAME_WIDTH, f->group, FACT_WIDTH, "A");
         }
         group = f->group;
         printf("  ");
-        cell(f->name, FACT_WIDTH - 2);
+        cell(f->name, NAME_WIDTH - 2);
         cell(*f->a ? f->a : "-", FACT_WIDTH);
         checkpoint_print(stdout, f->same ? "same" : *f->b ? f->b : "-");
         printf("\n");

@@ -16,7 +16,7 @@
 typedef struct columns {
     bool frozen, score, mesh, program;
     const ts_survey_row *sample; /* a row that says devices and program; NULL: none */
-    int step;                    /* width */
+    int step, meshes;            /* widths */
 } columns;
 
 static bool is_read(const ts_survey_row *r)
@@ -26,12 +26,14 @@ static bool is_read(const ts_survey_row *r)
 
 static columns choose(const ts_survey *s)
 {
-    columns c = {.step = 8};
+    columns c = {.step = 6, .meshes = 4};
     for (size_t i = 0; i < s->n; i++) {
         const ts_survey_row *r = &s->row[i];
-        char text[32];
+        char text[200];
         int width = snprintf(text, sizeof text, "%lld", (long long)r->step);
         if (width > c.step) c.step = width;
+        width = (int)strlen(checkpoint_mesh(r->mesh, text, sizeof text));
+        if (is_read(r) && width > c.meshes) c.meshes = width;
         c.frozen |= r->frozen_bytes > 0;
         c.score |= !isnan(r->score);
         if (!is_read(r)) continue;
@@ -52,10 +54,10 @@ static const char *when(const ts_survey_row *r, char *buf)
 
 static void print_title(const columns *c)
 {
-    printf("%*s  %-16s  %10s", c->step, "step", "written (UTC)", "size");
-    if (c->frozen) printf("  %10s", "frozen");
-    if (c->score) printf("  %9s", "eval loss");
-    if (c->mesh) printf("  %-14s", "mesh");
+    printf("%*s  %-16s  %9s", c->step, "step", "written (UTC)", "size");
+    if (c->frozen) printf("  %9s", "frozen");
+    if (c->score) printf("  %7s", "eval");
+    if (c->mesh) printf("  %-*s", c->meshes, "mesh");
     if (c->program) printf("  %-13s", "program");
     printf("  state\n");
 }
@@ -68,11 +70,12 @@ static void print_row(const columns *c, const ts_survey_row *r)
     else
         printf("%*lld", c->step, (long long)r->step);
     printf("  %-16s", when(r, text));
-    printf("  %10s", checkpoint_size(r->bytes, text));
-    if (c->frozen) printf("  %10s", r->frozen_bytes ? checkpoint_size(r->frozen_bytes, text) : "-");
-    if (c->score && isnan(r->score)) printf("  %9s", "-");
-    if (c->score && !isnan(r->score)) printf("  %9.4f", r->score);
-    if (c->mesh) printf("  %-14s", is_read(r) ? checkpoint_mesh(r->mesh, text, sizeof text) : "-");
+    printf("  %9s", checkpoint_size(r->bytes, text));
+    if (c->frozen) printf("  %9s", r->frozen_bytes ? checkpoint_size(r->frozen_bytes, text) : "-");
+    if (c->score && isnan(r->score)) printf("  %7s", "-");
+    if (c->score && !isnan(r->score)) printf("  %7.4f", r->score);
+    const char *mesh = is_read(r) ? checkpoint_mesh(r->mesh, text, sizeof text) : "-";
+    if (c->mesh) printf("  %-*s", c->meshes, mesh);
     if (c->program) {
         printf("  ");
         checkpoint_print(stdout, *r->program ? r->program : "-");

@@ -50,7 +50,7 @@ const char *checkpoint_mesh(const char *mesh, char *buf, size_t n)
         size_t length = strcspn(mesh, ",");
         bool split = length < 2 || strncmp(mesh + length - 2, "=1", 2) != 0;
         if (split)
-            used += (size_t)snprintf(buf + used, n - used, "%s%.*s", used ? ", " : "", (int)length, mesh);
+            used += (size_t)snprintf(buf + used, n - used, "%s%.*s", used ? " " : "", (int)length, mesh);
         mesh += length;
         mesh += strspn(mesh, ", ");
     }

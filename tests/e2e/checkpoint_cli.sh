@@ -39,7 +39,7 @@ says out '--verify hashes every byte'
 checkpoint 0 ls first --quiet
 [ "$(wc -l <"$out")" = 5 ] || fail 'ls --quiet is not the table alone' "$(show)"
 checkpoint 0 ls moved first/checkpoints/2
-says out 'on 4 devices, fsdp=2, tensor=2'
+says out 'on 4 devices, fsdp=2 tensor=2'
 says out 'first/checkpoints/2'
 json 0 ls first moved
 says out '"resume_step": 6'
