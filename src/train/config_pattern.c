@@ -164,7 +164,7 @@ static void walk(search *s, const char *head, const char *rest)
         ts__key_problem(s->l, s->k, "%.400s", err.msg);
         return;
     }
-    s->looked += n;
+    s->looked += n + 1;
     if (s->looked > MAX_NAMES)
         ts__key_problem(s->l, s->k, "looks through more than %d names; name the folders",
                         MAX_NAMES);
@@ -305,6 +305,29 @@ static void refuse_twice(search *s)
                         s->item[other], s->item[found]);
 }
 
+/* gzip -k and zstd leave the plain file beside the compressed one, and data/part-* takes both. */
+static void note_both(const search *s)
+{
+    static const char *const endings[] = {".gz", ".zst"};
+    const char **sorted = ts_arena_alloc(s->l->arena, (s->n + 1) * sizeof *sorted);
+    if (!sorted) {
+        s->l->out_of_memory = true;
+        return;
+    }
+    if (s->n) memcpy(sorted, s->item, s->n * sizeof *sorted);
+    qsort(sorted, s->n, sizeof *sorted, by_bytes);
+    for (size_t i = 0; i < 2 * s->n; i++) {
+        const char *path = sorted[i / 2], *ending = endings[i % 2];
+        size_t n = strlen(path), m = strlen(ending);
+        if (n <= m || strcmp(path + n - m, ending)) continue;
+        const char *plain = append(s->l, "", path, n - m, false);
+        if (!plain || !bsearch(&plain, sorted, s->n, sizeof *sorted, by_bytes)) continue;
+        ts__note(s->l, "%s: %.200s is read beside %.200s; if they hold the same, name one of them",
+                 ts__keys[s->k].name, path, plain);
+        return;
+    }
+}
+
 ts_config_list ts__config_expand_files(ts_loading *l, int k, ts_config_list list)
 {
     search s = {.l = l, .k = k};
@@ -316,5 +339,6 @@ ts_config_list ts__config_expand_files(ts_loading *l, int k, ts_config_list list
             add(&s, path);
     }
     if (!stopped(&s)) refuse_twice(&s);
+    if (!stopped(&s)) note_both(&s);
     return stopped(&s) ? list : (ts_config_list){s.n, s.item};
 }

@@ -141,6 +141,25 @@ static void nothing_matches(void **state)
     assert_non_null(strstr(err.msg, "eval_dataset_path="));
 }
 
+/* A compressed file beside the plain one: both are read, and that is said. */
+static void both(void **state)
+{
+    (void)state;
+    ts_config *c = NULL;
+    ts_error err;
+    make("both");
+    put("both/a.jsonl");
+    put("both/b.jsonl");
+    put("both/b.jsonl.zst");
+    if (load_key("dataset_path", "@/both/*", NULL, &c, &err) != TS_OK) fail_msg("%s", err.msg);
+    bool said = false;
+    for (size_t i = 0; i < c->n_notes; i++)
+        said = said || strstr(c->notes[i], "both/b.jsonl.zst is read beside ");
+    assert_true(said);
+    assert_int_equal(c->dataset_path.n, 3);
+    ts_config_free(c);
+}
+
 /* What is compiled elsewhere is compiled without its data, and a pattern then stands for several files. */
 static void elsewhere(void **state)
 {
@@ -229,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_that_match),
         cmocka_unit_test(nothing_matches),
+        cmocka_unit_test(both),
         cmocka_unit_test(elsewhere),
         cmocka_unit_test(names_that_cannot_be_written_down),
         cmocka_unit_test(like_the_c_library),
