@@ -1,10 +1,10 @@
 /* ckpt/checkpoint.c – saves a checkpoint so that a crash at any point leaves the old or the new one.
  *
- * By rename: everything is written beside its place and synced, file by file, then the folder; it is renamed; the parent
- * is synced. Before the rename nothing of the run has changed; after it everything is on disk. By manifest: the files are
- * written in place and synced, then the folder, then the manifest, then the folder and its parent; a folder without a
- * manifest is no checkpoint. A failed fsync gives the checkpoint up: the kernel may have dropped the pages, so a second
- * fsync that succeeds would prove nothing.
+ * By rename: everything is written beside its place and synced, file by file, then the folder; it is renamed; the
+ * parent is synced. Before the rename nothing of the run has changed; after it everything is on disk. By manifest: the
+ * files are written in place and synced, then the folder, then the manifest, then the folder and its parent; a folder
+ * without a manifest is no checkpoint. A failed fsync gives the checkpoint up: the kernel may have dropped the pages,
+ * so a second fsync that succeeds would prove nothing.
  *
  * Leftovers of killed saves are found by name and removed at the next save, when their process is gone.
  * Not here: what the files hold (checkpoint_write.c), reading (checkpoint_read.c), which ones stay (checkpoint_keep.c).
@@ -106,8 +106,8 @@ static ts_status remove_leftovers(const char *folder, ts_error *err)
 
 /* ---- commit ---------------------------------------------------------------------------------- */
 
-/* Without an exchange of folders the old one would be missing for a moment: only a useless one may be. Its manifest goes
- * first, so that what is left of it is none. */
+/* Without an exchange of folders the old one would be missing for a moment: only a useless one may be. Its manifest
+ * goes first, so that what is left of it is none. */
 static ts_status make_room(const char *final, ts_error *err)
 {
     ts_checkpoint *old = NULL;

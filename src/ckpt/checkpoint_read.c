@@ -1,7 +1,7 @@
 /* ckpt/checkpoint_read.c – opens one checkpoint and verifies it.
  *
- * A checkpoint is used only when everything about it holds: the manifest has the hash at its end and names this step, the
- * files it lists are there with their length and XXH3, every index says of every entry of its shard which box of which
+ * A checkpoint is used only when everything about it holds: the manifest has the hash at its end and names this step,
+ * the files it lists are there with their length and XXH3, every index says of every entry of its shard which box of which
  * tensor it is, and the boxes cover each tensor once. Whatever is wrong is DATA_LOSS with the file, what was found and
  * what was expected. Files that the manifest does not list are not looked at.
  *
@@ -76,7 +76,7 @@ static bool take_file(const json_t *value, int devices, ts__file_record *r)
         return false;
     r->bytes = (uint64_t)json_integer_value(bytes);
     digits = strpbrk(name, "0123456789");
-    r->device = digits ? atoi(digits) : -1;
+    r->device = digits ? (int)strtol(digits, NULL, 10) : -1; /* clipped; the name is compared below */
     if (r->device < 0 || r->device >= devices) return false;
     for (int kind = 0; kind < TS__FILE_KINDS; kind++) {
         r->kind = (ts__file_kind)kind;

@@ -1,8 +1,8 @@
 /* ckpt/checkpoint_write.c – the files of one checkpoint: shards, indexes, manifest.
  *
  * A device's parts make two shards, of what changes and of what is frozen; each has an index that says which box of
- * which tensor its entries are. A part whose box is a box of the published shape too is stored as one (so the shard of a
- * single device is an ordinary model file), another in the dimensions it was cut in. Frozen shards are linked from an
+ * which tensor its entries are. A part whose box is a box of the published shape too is stored as one (so the shard of
+ * a single device is an ordinary model file), another in the dimensions it was cut in. Frozen shards are linked from an
  * earlier checkpoint when their index is the same, byte for byte.
  *
  * The manifest ends with the XXH3 of all its bytes before: a change anywhere in it is found before it is believed.

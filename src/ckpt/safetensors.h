@@ -71,7 +71,8 @@ const char *ts_tensors_path_of(const ts_tensors *t, const ts_tensor *x); /* its 
 const char *ts_tensors_metadata(const ts_tensors *t,
                                 const char *key); /* of the first file; or NULL */
 
-/* n bytes of x from byte first (counted from its own start), whole elements of one in parts. Threads may read at once. */
+/* n bytes of x from byte first (counted from its own start), whole elements of one in parts. Threads may read at
+ * once. */
 ts_status ts_tensors_read(ts_tensors *t, const ts_tensor *x, uint64_t first, void *to, size_t n,
                           ts_error *err);
 /* count elements of an F32, BF16, F16 or F64 tensor from element first, as f32. */

@@ -1,6 +1,7 @@
 /* train/piece.c – the part of a tensor that one device holds; see piece.h.
  *
- * Not here: what is done with a box (base/box.c), which dimension an axis splits (mesh/), who moves the bytes (state.c, bound.c).
+ * Not here: what is done with a box (base/box.c), which dimension an axis splits (mesh/), who moves the bytes
+ * (state.c, bound.c).
  */
 #include "train/piece.h"
 
