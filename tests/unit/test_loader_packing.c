@@ -112,11 +112,23 @@ static void test_made_data(void **state)
     assert_int_equal(alone.rows, 2000);
 }
 
+/* Far more samples in a row than wait at once. */
+static void test_many_in_a_row(void **state)
+{
+    (void)state;
+    const char *path = put_numbered("many.jsonl", 6000, 6);
+    ts_loader_options o = options(TS_DATA_JSONL, &path, 1, 2, 1024);
+    filled many = fill(o, 12);
+    print_line("short, 12 epochs", o, many, many);
+    assert_true(percent(many, 1024) < 5); /* the last rows of 64 readers */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_data),
         cmocka_unit_test(test_made_data),
+        cmocka_unit_test(test_many_in_a_row),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -415,6 +415,63 @@ static void test_damaged_position(void **state)
     }
 }
 
+/* What waits is the reader's own, was taken, comes in order, and fits a row. */
+static void test_damaged_waiting(void **state)
+{
+    (void)state;
+    const char *rows = put_numbered("wait.jsonl", 300, 20); /* four readers */
+    ts_loader_options o = options(TS_DATA_JSONL, &rows, 1, 3, 40);
+    ts_loader *l = open_ok(&o);
+    full_batch f = batch_new(3, 40);
+    for (int i = 0; i < 4; i++) assert_true(next(l, &f));
+    ts_loader_state *s = state_of(l);
+    json_t *json = json_of(s);
+    json_t *source = json_array_get(json_object_get(json, "sources"), 0);
+    json_t *reader = json_array_get(json_object_get(source, "readers"), 2);
+    size_t last = json_array_size(reader) - 2;
+    assert_true(last > 6);
+    json_int_t taken = json_integer_value(json_array_get(reader, 0));
+    json_int_t first = json_integer_value(json_array_get(reader, 2));
+    json_int_t second = json_integer_value(json_array_get(reader, 4));
+    json_int_t newest = json_integer_value(json_array_get(reader, last));
+    const struct {
+        size_t at;
+        json_int_t value;
+        const char *part;
+    } cases[] = {
+        {last, newest + 1, "a pending sample"},
+        {last, newest - 1, "a pending sample"},
+        {last, taken * 4 + 2, "a pending sample"},
+        {last, taken * 4 + 6, "a pending sample"},
+        {2, second, "a pending sample"},
+        {2, first + 4000, "a pending sample"},
+        {2, -2, "a pending sample"},
+        {last, INT64_MAX, "a pending sample"},
+        {last + 1, 1, "the length of a pending"},
+        {last + 1, 41, "the length of a pending"},
+        {last + 1, 0, "the length of a pending"},
+        {last + 1, -5, "the length of a pending"},
+        {last + 1, (json_int_t)1 << 32, "the length"},
+        {0, newest / 4, "a pending sample"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ts_error err = {0};
+        json_t *damaged = json_deep_copy(json);
+        json_t *of = json_array_get(json_object_get(damaged, "sources"), 0);
+        of = json_array_get(json_object_get(of, "readers"), 2);
+        json_array_set_new(of, cases[i].at, json_integer(cases[i].value));
+        char *text = ts_json_dump(damaged, JSON_COMPACT);
+        assert_int_equal(go_to(l, text, &err), TS_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.msg, cases[i].part));
+        ts_free(text);
+        json_decref(damaged);
+    }
+    json_decref(json);
+    ts_loader_state_free(s);
+    batch_free(&f);
+    ts_loader_free(l);
+}
+
 static void test_not_a_position(void **state)
 {
     (void)state;
@@ -451,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_failed_batch),
         cmocka_unit_test(test_other_data),
         cmocka_unit_test(test_damaged_position),
+        cmocka_unit_test(test_damaged_waiting),
         cmocka_unit_test(test_not_a_position),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
