@@ -2,8 +2,8 @@
  *
  * A checkpoint is used only when everything about it holds: the manifest has the hash at its end and names this step,
  * the files it lists are there with their length and XXH3, every index says of every entry of its shard which box of
- * which tensor it is, and the boxes cover each tensor once. Whatever is wrong is DATA_LOSS with the file, what was found
- * and what was expected. Files that the manifest does not list are not looked at.
+ * which tensor it is, and the boxes cover each tensor once. Whatever is wrong is DATA_LOSS with the file, what was
+ * found and what was expected. Files that the manifest does not list are not looked at.
  *
  * Not here: which checkpoint of a run is taken (checkpoint_newest.c), how boxes become tensors (safetensors_join.c).
  */
