@@ -55,6 +55,7 @@ const char *ts__errno_words(int e)
     case EFBIG: return "the file may not grow further (ulimit -f, or the file system's limit)";
     case ENOTDIR: return "a part of the path is a file; expected a folder";
     case EISDIR: return "is a folder; expected a file";
+    case EMFILE: return "this process holds too many files open (ulimit -n)";
     case EIO: return "input/output error of the disk";
     default: return strerror(e);
     }

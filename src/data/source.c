@@ -181,12 +181,14 @@ ts_status ts__data_file_open(const char *path, const char *dataset_type, const c
  * files than that. */
 ts_status ts__data_files_room(size_t n, ts_error *err)
 {
-    enum { OTHERS = 256 }; /* the program's own, and those of the other split */
+    enum {
+        OTHERS = 32,      /* the least that a program needs beside them */
+        ENOUGH = 1 << 16, /* for several sources, and both splits of each */
+    };
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return TS_OK;
-    rlim_t need = 2 * (rlim_t)n + OTHERS;
+    rlim_t need = 2 * (rlim_t)n + ENOUGH, hard = limit.rlim_max;
     if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) return TS_OK;
-    rlim_t hard = limit.rlim_max;
     if (hard != RLIM_INFINITY && hard < n + OTHERS)
         return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                         "%zu data files; this process may hold %llu files open (ulimit -Hn): raise "

@@ -434,11 +434,18 @@ static void many_files(void **state)
     }
     getrlimit(RLIMIT_NOFILE, &kept);
     low = kept;
-    low.rlim_cur = 100;
+    low.rlim_cur = 250;
     if (setrlimit(RLIMIT_NOFILE, &low) != 0) skip();
     ts_loader_options o = options(TS_DATA_JSONL, paths, FILES, 1, 16);
     ts_loader *l = open_ok(&o);
     assert_int_equal(ts_loader_stats_of(l).samples, FILES);
+    ts_loader_free(l);
+    ts_loader_source sources[3] = {{"a", 1, paths, 100}, {"b", 1, paths + 100, 100},
+                                   {"c", 1, paths + 200, 100}};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0); /* 250 files do, 3 · 100 do not */
+    o.sources = sources;
+    o.n_sources = 3;
+    l = open_ok(&o);
     ts_loader_free(l);
     setrlimit(RLIMIT_NOFILE, &kept);
 }
