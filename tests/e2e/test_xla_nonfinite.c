@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "ckpt/checkpoint.h"
+#include "xla/plugin.h"
 
 enum { STEPS = 12, ROWS = 8, SEQUENCE = 16, MAX_WORDS = 60, BAD = 3 };
 static const int bad_step[BAD] = {4, 7, 8};
@@ -232,32 +233,52 @@ static const struct {
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
+static double loss[STEPS]; /* on one device */
+
+static void skips_it(const char *name, const char *words)
+{
+    char more[900];
+    told t;
+    snprintf(more, sizeof more, "load_parameters_path=%s checkpoint_period=1 %s", model, words);
+    must(name, more, &t);
+    assert_int_equal(t.n, STEPS);
+    for (int s = 0; s < STEPS; s++) {
+        if (t.skips[s] != is_bad(s) || isfinite(t.loss[s]) == is_bad(s))
+            fail_msg("%s: step %d, loss %g, skipped %d", name, s, t.loss[s], t.skips[s]);
+        if (same_state(name, s, s + 1) != is_bad(s))
+            fail_msg("%s: step %d %s the state", name, s, is_bad(s) ? "changes" : "leaves");
+        if (!(loss[s] > 0)) loss[s] = t.loss[s];
+        if (!is_bad(s) && fabs(t.loss[s] - loss[s]) > 1e-4 * loss[s])
+            fail_msg("%s: step %d has loss %.9g, on one device %.9g", name, s, t.loss[s], loss[s]);
+    }
+    counted(name, BAD);
+}
+
 static void all_devices_skip_it(void **state)
 {
     (void)state;
-    double loss[STEPS];
     for (int v = 0; v < VARIANTS; v++) {
-        char more[900];
-        told t;
+        char words[600];
         const char *name = variants[v].name;
-        snprintf(more, sizeof more, "load_parameters_path=%s checkpoint_period=1 %s %s%s", model,
-                 variants[v].words, variants[v].fake ? "plugin=" : "",
-                 variants[v].fake ? fake_plugin : "");
+        snprintf(words, sizeof words, "%s %s%s", variants[v].words,
+                 variants[v].fake ? "plugin=" : "", variants[v].fake ? fake_plugin : "");
         if (variants[v].fake) setenv("FAKE_PJRT_DEVICES", strchr(name, '4') ? "4" : "1", 1);
-        must(name, more, &t);
+        skips_it(name, words);
         unsetenv("FAKE_PJRT_DEVICES");
-        assert_int_equal(t.n, STEPS);
-        for (int s = 0; s < STEPS; s++) {
-            if (t.skips[s] != is_bad(s) || isfinite(t.loss[s]) == is_bad(s))
-                fail_msg("%s: step %d, loss %g, skipped %d", name, s, t.loss[s], t.skips[s]);
-            if (same_state(name, s, s + 1) != is_bad(s))
-                fail_msg("%s: step %d %s the state", name, s, is_bad(s) ? "changes" : "leaves");
-            if (v == 0) loss[s] = t.loss[s];
-            if (!is_bad(s) && fabs(t.loss[s] - loss[s]) > 1e-4 * loss[s])
-                fail_msg("%s: step %d has loss %.9g, on one device %.9g", name, s, t.loss[s], loss[s]);
-        }
-        counted(name, BAD);
     }
+}
+
+static void on_xla_for_cpus(void **state)
+{
+    (void)state;
+    char path[4096];
+    ts_error err = {0};
+    if (ts__plugin_find("cpu", path, sizeof path, &err) != TS_OK) {
+        print_message("SKIP: %s\n", err.msg);
+        skip();
+    }
+    skips_it("xla", "plugin=cpu engine=xla per_device_batch_size=2 cpu_devices=4 ici_fsdp_parallelism=2 "
+                    "ici_tensor_parallelism=2");
 }
 
 /* Several in flight are skipped and the ones behind are as ever, with no save in between to wait for. */
@@ -371,6 +392,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_devices_skip_it),
+        cmocka_unit_test(on_xla_for_cpus),
         cmocka_unit_test(in_flight),
         cmocka_unit_test(too_many_in_a_row),
         cmocka_unit_test(the_count_survives_a_resume),
