@@ -138,9 +138,7 @@ static expected *expect_of(const kind *k, int most, bool states)
     expected *e = calloc(1, sizeof *e);
     ts_loader *l = open_kind(k);
     full_batch f = batch_new(ROWS, SEQUENCE);
-    int32_t sources[ROWS];
     ts_loader_state *now;
-    f.b.sources = sources;
     assert_int_equal(ts_loader_state_new(l, &now, NULL), TS_OK);
     while (e->n < most) {
         if (states) {
@@ -158,7 +156,6 @@ static expected *expect_of(const kind *k, int most, bool states)
     }
     e->ended_by = ts_loader_ended_by(l);
     ts_loader_state_free(now);
-    f.b.sources = NULL;
     batch_free(&f);
     ts_loader_free(l);
     return e;
@@ -494,11 +491,9 @@ static void a_file_that_is_cut_while_it_is_read(void **state)
     o.shuffle = false;
     ts_loader *alone = open_ok(&o), *l[3] = {open_ok(&o), open_ok(&o), open_ok(&o)};
     full_batch f = batch_new(ROWS, SEQUENCE);
-    int32_t sources[ROWS];
     uint64_t hash[200];
     ts_error why = {0};
     int n = 0;
-    f.b.sources = sources;
     assert_int_equal(truncate(path, 4000), 0);
     while (ts_loader_next(alone, &f.b, &why) == TS_OK) hash[n++] = hash_of(&f.b);
     assert_int_equal(why.code, TS_DATA_LOSS);
@@ -518,7 +513,6 @@ static void a_file_that_is_cut_while_it_is_read(void **state)
         ts_prefetch_close(p);
         ts_loader_free(l[i]);
     }
-    f.b.sources = NULL;
     batch_free(&f);
     ts_loader_free(alone);
 }
