@@ -9,6 +9,8 @@
 
 #include "data_help.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
 enum { SAMPLES = 140, ROWS = 3, SEQUENCE = 40 };
 
 /* Rows of 1 to 26 letters; two readers. Opened once for each packing. */
