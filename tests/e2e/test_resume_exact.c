@@ -72,8 +72,8 @@ static const place xla = {"xla",
 static const place xla_four = {
     "xla-four",
     "engine=xla plugin=cpu cpu_devices=4 ici_fsdp_parallelism=2 ici_tensor_parallelism=2 "
-    "per_device_batch_size=1 compile_xla_flags=" TEST_QUICK_XLA,
-    4};
+    "per_device_batch_size=1 eval_interval=-1 compile_xla_flags=" TEST_QUICK_XLA,
+    4}; /* its compiler is most of the time, so one program */
 
 /* The words of a run; in a buffer that the next call but three uses again. */
 static const char *words_of(const char *run, const kind *k, const place *p, const char *more)
@@ -115,7 +115,7 @@ static void break_and_go_on(const kind *k, const place *p)
     if (!strstr(said(), "continuing run")) fail_msg("%s began anew\n%s", broken, said());
     json_t *metrics = metrics_of(whole);
     assert_non_null(step_of(metrics, STEPS - 1));
-    assert_non_null(json_object_get(metrics, "eval 34"));
+    assert_true(json_object_get(metrics, "eval 34") || p == &xla_four);
     assert_true(loss_of(metrics, STEPS - 1) < loss_of(metrics, 0) - 0.5);
     expect_same_metrics(metrics, broken, 0);
     expect_same_checkpoint(whole, broken, STEPS, p->devices);
