@@ -23,7 +23,7 @@ done
 rm -rf "$TMPDIR"
 printf '\n%s, %s, %s cores\n\n' "$(date -u +%Y-%m-%d)" "$(uname -sr)" "$(nproc)"
 cat "$logs"/*.log | awk -F ': ' '
-    /^figure: / { printf "| %-14s | %-52s | %9s |\n", ($2 == last ? "" : $2), $3, $4; last = $2 }'
+    /^figure: / { printf "| %-14s | %-64s | %9s |\n", ($2 == last ? "" : $2), $3, $4; last = $2 }'
 printf '\n%s s in all, %s failed\n' "$(($(date +%s) - began))" "$failed"
 [ "$failed" = 0 ] && rm -rf "$logs" || echo "logs: $logs"
 [ "$failed" = 0 ]
