@@ -78,18 +78,16 @@ static void check_weight(ts_loading *l, written *w)
 /* The file name up to the next + that stands alone, with ++ as +; *at moves behind it. */
 static const char *next_file(ts_loading *l, const char **at)
 {
-    char *name = ts_arena_strdup(l->arena, *at), *to = name;
-    const char *from = *at;
+    const char *from = *at, *end = from;
+    while (*end && (end[0] != '+' || end[1] == '+')) end += end[0] == '+' ? 2 : 1;
+    char *name = ts_arena_strndup(l->arena, from, (size_t)(end - from)), *to = name;
+    *at = *end ? end + 1 : NULL;
     if (!name) {
         l->out_of_memory = true;
         return NULL;
     }
-    for (; *from && (from[0] != '+' || from[1] == '+'); from++) {
-        if (from[0] == '+') from++;
-        *to++ = *from;
-    }
+    for (; from < end; from += from[0] == '+' ? 2 : 1) *to++ = *from;
     *to = 0;
-    *at = *from ? from + 1 : NULL;
     return name;
 }
 
