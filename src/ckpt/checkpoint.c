@@ -125,12 +125,21 @@ static ts_status make_room(const char *final, ts_error *err)
     return status == TS_OK ? ts_remove_tree(final, err) : status;
 }
 
+static ts_status rename_folder(const char *temporary, const char *final, ts_error *err)
+{
+    ts_error why = {0};
+    ts_status status = ts_rename(temporary, final, &why);
+    if (status == TS_OK) return TS_OK;
+    return TS_ERROR(err, status, "%s (checkpoint_commit=manifest needs no rename of a folder)",
+                    why.msg);
+}
+
 /* Puts the durable temporary folder in its place. *replaced: temporary now holds the old one. */
 static ts_status put_in_place(const char *temporary, const char *final, bool *replaced,
                               ts_error *err)
 {
     *replaced = false;
-    if (ts_path_kind_of(final) == TS_PATH_NONE) return ts_rename(temporary, final, err);
+    if (ts_path_kind_of(final) == TS_PATH_NONE) return rename_folder(temporary, final, err);
     ts_error why = {0};
     ts_status status = ts_exchange(temporary, final, &why);
     if (status == TS_OK) return *replaced = true, TS_OK;
@@ -139,7 +148,7 @@ static ts_status put_in_place(const char *temporary, const char *final, bool *re
         return status;
     }
     TS_TRY(make_room(final, err));
-    return ts_rename(temporary, final, err);
+    return rename_folder(temporary, final, err);
 }
 
 /* The folder that holds this folder. Owns: caller. */
@@ -201,17 +210,43 @@ static ts_status save_by_rename(ts__save *s, const char *temporary, const char *
     return TS_OK;
 }
 
+/* Of a save that failed: without its manifest it is none, whatever reads of it; the rest is room given back. */
+static void take_back(const char *final)
+{
+    char *manifest = ts_path_join(final, TS__CHECKPOINT_MANIFEST);
+    if (manifest && ts_remove_file(manifest, NULL) == TS_OK && ts_sync_folder(final, NULL) == TS_OK)
+        (void)ts_remove_tree(final, NULL);
+    ts_free(manifest);
+}
+
+static ts_status begin_in_place(const char *final, const char *mark, ts_error *err)
+{
+    ts_writer *w;
+    TS_TRY(ts_make_folders(final, err));
+    TS_TRY(ts_writer_open(mark, false, &w, err));
+    TS_TRY(ts_writer_close(w, true, err));
+    return ts_sync_folder(final, err);
+}
+
 static ts_status save_by_manifest(ts__save *s, const char *final, ts_error *err)
 {
-    if (ts_path_kind_of(final) != TS_PATH_NONE) TS_TRY(make_room(final, err));
+    char *mark = ts_path_join(final, TS__CHECKPOINT_UNFINISHED);
     s->folder = final;
-    ts_status status = write_all(s, err);
+    ts_status status = mark ? TS_OK : out_of_memory(final, err);
+    if (status == TS_OK && ts_path_kind_of(final) != TS_PATH_NONE) status = make_room(final, err);
     if (status != TS_OK) {
-        ts_error unsaid = {0}; /* without its manifest it is none; the rest is room given back */
-        (void)make_room(final, &unsaid);
+        ts_free(mark);
         return status;
     }
-    return ts_sync_folder(s->o->folder, err);
+    status = begin_in_place(final, mark, err);
+    if (status == TS_OK) status = write_all(s, err);
+    if (status != TS_OK)
+        take_back(final);
+    else
+        status = ts_sync_folder(s->o->folder, err);
+    if (status == TS_OK) (void)ts_remove_file(mark, NULL); /* beside a whole one it says nothing */
+    ts_free(mark);
+    return status;
 }
 
 static ts_status save(ts__save *s, const char *temporary, const char *final, ts_error *err)

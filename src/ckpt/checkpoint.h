@@ -10,8 +10,8 @@
  * Tensors have their published name, one a layer, whatever the mesh, the stacking or the engine: reading needs none of
  * those. A device that owns nothing writes nothing. A checkpoint is there completely or not at all:
  *   rename    (a disk) written beside its place as <step>.tmp-<host>-<pid>, made durable, renamed;
- *   manifest  (an object store behind FUSE, which cannot rename a folder) written in place; without its manifest it
- *             is none.
+ *   manifest  (an object store behind FUSE, which cannot rename a folder) written in place, beside a file that says
+ *             "unfinished" until the manifest is there; without its manifest it is none.
  * An old one is never touched before the new one is durable. A folder of one step may be copied or moved anywhere.
  * One save at a time into a folder; readers need no lock.
  *

@@ -7,6 +7,8 @@
 #define TS__CHECKPOINT_FORMAT   "tessera-checkpoint"
 #define TS__INDEX_FORMAT        "tessera-index"
 #define TS__CHECKPOINT_MANIFEST "manifest.json"
+/* A save by manifest makes this file first and removes it last: what does not verify beside it was never finished. */
+#define TS__CHECKPOINT_UNFINISHED "unfinished"
 enum {
     TS__CHECKPOINT_VERSION = 2,
     TS__CHECKPOINT_DEPTH = 64,

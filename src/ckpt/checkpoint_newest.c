@@ -1,8 +1,9 @@
 /* ckpt/checkpoint_newest.c – the checkpoints of a folder, and the newest of them that can be used.
  *
- * What does not verify is skipped for the one before, with the reason in the log. Trouble that is not the checkpoint's
- * own (no permission, memory out) is returned at once: skipping would silently throw training away. When three fail
- * alike, the cause is not one checkpoint's, and the run stops.
+ * What does not verify is skipped for the one before, with the reason in the log. When three fail alike, the cause is
+ * not one checkpoint's, and the run stops. A folder that says it is unfinished is what a save began that commits by
+ * manifest: no checkpoint, so neither a failure nor a reason not to begin. Trouble that is not the checkpoint's own (no
+ * permission, memory out) is returned at once: skipping would silently throw training away.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,12 +72,21 @@ static bool is_its_own_fault(ts_status status)
     return status == TS_DATA_LOSS || status == TS_NOT_FOUND || status == TS_INVALID_ARGUMENT;
 }
 
+static bool is_unfinished(const char *path)
+{
+    char *mark = ts_path_join(path, TS__CHECKPOINT_UNFINISHED);
+    bool is = mark && ts_path_kind_of(mark) != TS_PATH_NONE;
+    ts_free(mark);
+    return is;
+}
+
 /* From the newest backwards; stops when the same check fails three times running. */
 static ts_status try_steps(const char *folder, const int64_t *steps, size_t n, ts_checkpoint **out,
                            ts_error *err)
 {
     ts_error first = {0}, last = {0};
     int same = 0;
+    int64_t first_step = -1;
     size_t tried = 0;
     for (size_t i = n; i-- > 0 && same < SAME_FAILURES_MAX;) {
         char name[32];
@@ -85,6 +95,7 @@ static ts_status try_steps(const char *folder, const int64_t *steps, size_t n, t
         if (!path) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
         ts_error why = {0};
         ts_status status = ts_checkpoint_open(path, out, &why);
+        bool begun = status != TS_OK && is_unfinished(path);
         ts_free(path);
         if (status == TS_OK) return TS_OK;
         if (!is_its_own_fault(status)) {
@@ -92,23 +103,47 @@ static ts_status try_steps(const char *folder, const int64_t *steps, size_t n, t
             return status;
         }
         ts_log(TS_LOG_WARNING, "skipped the checkpoint of step %s: %s", name, why.msg);
+        if (begun) continue;
         same = tried > 0 && why.line == last.line && why.file == last.file ? same + 1 : 1;
-        if (tried++ == 0) first = why;
+        if (tried++ == 0) {
+            first = why;
+            first_step = steps[i];
+        }
         last = why;
     }
+    if (tried == 0)
+        return TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint that was finished", folder);
     return TS_ERROR(err, TS_DATA_LOSS,
                     "%s: none of the newest %zu of %zu checkpoints can be used; step %lld: %.3000s",
-                    folder, tried, n, (long long)steps[n - 1], first.msg);
+                    folder, tried, n, (long long)first_step, first.msg);
 }
 
-ts_status ts_checkpoint_open_newest(const char *folder, ts_checkpoint **out, ts_error *err)
+static ts_status newest_step(const char *folder, int64_t *step, ts_error *err)
 {
     int64_t *steps;
     size_t n;
-    *out = NULL;
     TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
-    ts_status status = n ? try_steps(folder, steps, n, out, err)
-                         : TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint", folder);
+    *step = n ? steps[n - 1] : -1;
     ts_free(steps);
-    return status;
+    return TS_OK;
+}
+
+/* Beside a run that saves and removes old ones, all that were listed may be gone by the time they are read: then there
+ * is a newer one. */
+ts_status ts_checkpoint_open_newest(const char *folder, ts_checkpoint **out, ts_error *err)
+{
+    *out = NULL;
+    for (;;) {
+        int64_t *steps, listed, now;
+        size_t n;
+        ts_error why = {0};
+        TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
+        listed = n ? steps[n - 1] : -1;
+        ts_status status = n ? try_steps(folder, steps, n, out, &why)
+                             : TS_ERROR(&why, TS_NOT_FOUND, "%s: holds no checkpoint", folder);
+        ts_free(steps);
+        if (status == TS_OK) return TS_OK;
+        TS_TRY(newest_step(folder, &now, err));
+        if (now <= listed) return TS_ERROR(err, status, "%s", why.msg);
+    }
 }

@@ -41,7 +41,8 @@ static bool is_step_name(const char *name)
 
 bool ts__survey_is_saved_name(const char *name)
 {
-    if (strcmp(name, TS__CHECKPOINT_MANIFEST) == 0) return true;
+    if (strcmp(name, TS__CHECKPOINT_MANIFEST) == 0 || strcmp(name, TS__CHECKPOINT_UNFINISHED) == 0)
+        return true;
     const char *digits = strpbrk(name, "0123456789"), *of = strstr(name, "-of-");
     if (!digits || !of) return false;
     long device = strtol(digits, NULL, 10), devices = strtol(of + 4, NULL, 10);

@@ -43,6 +43,7 @@ expect 0 checkpoint verify "$work/copied"
 train begun steps=8 checkpoint_period=2 max_num_checkpoints_to_keep=3
 for step in 9 10 11 12; do
     mkdir "$work/runs/begun/checkpoints/$step"
+    : >"$work/runs/begun/checkpoints/$step/unfinished"
     cp "$work/runs/begun/checkpoints/8/shard-00000-of-00001.safetensors" "$work/runs/begun/checkpoints/$step"
 done
 train begun steps=14 checkpoint_period=2 max_num_checkpoints_to_keep=3

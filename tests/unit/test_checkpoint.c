@@ -538,6 +538,21 @@ static void test_by_manifest(void **state)
     int version;
     assert_int_equal(newest_step(&version), 2);
     assert_int_equal(version, 4);
+    /* What a killed save leaves is no checkpoint and no damage: alone it is no reason not to begin. */
+    ts_checkpoint *c;
+    assert_int_equal(ts_path_kind_of(in_root("run/checkpoints/2/unfinished")), TS_PATH_NONE);
+    assert_int_equal(ts_make_folders(in_root("begun/1"), &err), TS_OK);
+    ts_writer *w;
+    err = (ts_error){0};
+    assert_int_equal(ts_writer_open(in_root("begun/1/unfinished"), false, &w, &err), TS_OK);
+    assert_int_equal(ts_writer_close(w, false, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_open_newest(in_root("begun"), &c, &err), TS_NOT_FOUND);
+    assert_int_equal(ts_writer_open(in_root("begun/1/manifest.json"), false, &w, NULL), TS_OK); /* torn */
+    assert_int_equal(ts_writer_write(w, "{", 1, NULL), TS_OK);
+    assert_int_equal(ts_writer_close(w, false, NULL), TS_OK);
+    assert_int_equal(ts_checkpoint_open_newest(in_root("begun"), &c, NULL), TS_NOT_FOUND);
+    assert_int_equal(unlink(in_root("begun/1/unfinished")), 0);
+    assert_int_equal(ts_checkpoint_open_newest(in_root("begun"), &c, NULL), TS_DATA_LOSS);
     /* One that never finished is none, counts for nothing, and goes when a later one is kept. */
     assert_int_equal(unlink(in_root("run/checkpoints/1/manifest.json")), 0);
     save_good(3, 5);
