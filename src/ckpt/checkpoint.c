@@ -197,7 +197,6 @@ static ts_status save_by_rename(ts__save *s, const char *temporary, const char *
                                 ts_error *err)
 {
     bool replaced = false;
-    TS_TRY(remove_leftovers(s->o->folder, err));
     s->folder = temporary;
     ts_status status = write_all(s, err);
     if (status == TS_OK) status = put_in_place(temporary, final, &replaced, err);
@@ -255,6 +254,7 @@ static ts_status save(ts__save *s, const char *temporary, const char *final, ts_
     char *parent = parent_of(o->folder);
     ts_status status = parent ? ts_make_folders(o->folder, err) : out_of_memory(o->folder, err);
     if (status == TS_OK) status = ts_sync_folder(parent, err);
+    if (status == TS_OK) status = remove_leftovers(o->folder, err);
     ts_free(parent);
     TS_TRY(status);
     ts_commit commit = o->commit == TS_COMMIT_AUTO ? ts_checkpoint_commit_of(o->folder) : o->commit;

@@ -38,7 +38,11 @@ ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
     if (status == TS_OK) {
         bool renamed = ts_checkpoint_commit_of(folder) == TS_COMMIT_RENAME &&
                        ts_rename(final, temporary, NULL) == TS_OK;
-        status = renamed ? ts_remove_tree(temporary, err) : remove_by_manifest(final, err);
+        /* The new name is durable before anything inside is removed: after a loss of power too, half of it never
+         * carries a step's name. */
+        if (renamed) status = ts_sync_folder(folder, err);
+        if (status == TS_OK)
+            status = renamed ? ts_remove_tree(temporary, err) : remove_by_manifest(final, err);
     }
     ts_free(temporary);
     ts_free(final);
@@ -55,10 +59,11 @@ typedef struct kept {
     bool newest, best;
 } kept;
 
-static ts_status look(const char *folder, kept *k, ts_error *err)
+/* why: it is not whole. */
+static ts_status look(const char *folder, kept *k, ts_error *why, ts_error *err)
 {
     ts_checkpoint *c = NULL;
-    ts_error why = {0};
+    *why = (ts_error){0};
     char *path = ts__checkpoint_step_path(folder, k->step, false);
     char *manifest = path ? ts_path_join(path, TS__CHECKPOINT_MANIFEST) : NULL;
     ts_status status = TS_OK;
@@ -66,11 +71,11 @@ static ts_status look(const char *folder, kept *k, ts_error *err)
         status = out_of_memory(folder, err);
     } else {
         k->begun = ts_path_kind_of(manifest) == TS_PATH_NONE;
-        status = ts_checkpoint_look(path, &c, &why);
+        status = ts_checkpoint_look(path, &c, why);
         k->whole = status == TS_OK;
         k->score = k->whole ? ts_checkpoint_score(c) : (double)NAN;
         ts_checkpoint_close(c);
-        status = status == TS_RESOURCE_EXHAUSTED ? TS_ERROR(err, status, "%s", why.msg) : TS_OK;
+        status = status == TS_RESOURCE_EXHAUSTED ? TS_ERROR(err, status, "%s", why->msg) : TS_OK;
     }
     ts_free(manifest);
     ts_free(path);
@@ -112,6 +117,7 @@ ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t newe
     int64_t *steps;
     size_t n;
     bool there = false;
+    ts_error why = {0};
     if (newest == 0) return TS_OK;
     TS_TRY(ts_checkpoint_list(folder, &steps, &n, err));
     while (n > 0 && steps[n - 1] > saved_step) n--;
@@ -119,14 +125,14 @@ ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t newe
     ts_status status = k ? TS_OK : out_of_memory(folder, err);
     for (size_t i = 0; i < n && status == TS_OK; i++) {
         k[i].step = steps[i];
-        status = look(folder, &k[i], err);
+        status = look(folder, &k[i], &why, err); /* the last one is the saved one, if it is there */
         there |= k[i].step == saved_step && k[i].whole;
     }
     if (status == TS_OK && !there)
         status = TS_ERROR(err, TS_DATA_LOSS,
-                          "%s: the checkpoint of step %lld was just saved and is not there; nothing "
-                          "older is removed",
-                          folder, (long long)saved_step);
+                          "%s: the checkpoint of step %lld was just saved and is not there%s%.3000s; "
+                          "nothing older is removed",
+                          folder, (long long)saved_step, why.msg[0] ? ": " : "", why.msg);
     if (status == TS_OK) {
         mark(k, n, newest, best);
         status = remove_others(folder, k, n, saved_step, err);

@@ -72,11 +72,15 @@ static bool is_its_own_fault(ts_status status)
     return status == TS_DATA_LOSS || status == TS_NOT_FOUND || status == TS_INVALID_ARGUMENT;
 }
 
+/* It has the mark of a save in place, or that was not even made. */
 static bool is_unfinished(const char *path)
 {
-    char *mark = ts_path_join(path, TS__CHECKPOINT_UNFINISHED);
-    bool is = mark && ts_path_kind_of(mark) != TS_PATH_NONE;
-    ts_free(mark);
+    char **names;
+    size_t n;
+    if (ts_list_folder(path, &names, &n, NULL) != TS_OK) return false;
+    bool is = n == 0;
+    for (size_t i = 0; i < n; i++) is |= strcmp(names[i], TS__CHECKPOINT_UNFINISHED) == 0;
+    ts_names_free(names, n);
     return is;
 }
 
