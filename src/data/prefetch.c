@@ -15,8 +15,8 @@
 #include "data/prefetch.h"
 
 #include <pthread.h>
-#include <signal.h>
 
+#include "base/thread.h"
 #include "data/reader.h"
 
 enum { NONE = -1 };
@@ -141,19 +141,14 @@ static void *read_rows(void *context)
     return NULL;
 }
 
-/* Signals are the business of the threads that were there before. Fewer threads than asked for are
- * enough. */
+/* Fewer threads than asked for are enough. */
 static ts_status start_threads(ts_prefetch *p, int threads, ts_error *err)
 {
-    sigset_t all, before;
     int failure = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (p->n_threads < threads && !failure) {
-        failure = pthread_create(&p->threads[p->n_threads], NULL, read_rows, p);
+        failure = ts_thread_start(&p->threads[p->n_threads], read_rows, p);
         if (!failure) p->n_threads++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (p->n_threads > 0) return TS_OK;
     return TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
                     "no thread to read data ahead could be started: %s; set "

@@ -10,11 +10,11 @@
 #include "train/saver.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/thread.h"
 
 /* Parts of one buffer that lie together, and where they are in the copy of their kind. */
 typedef struct stretch {
@@ -196,21 +196,6 @@ static void *work(void *context)
     return NULL;
 }
 
-/* Signals are for the threads of the caller; a fault is whose it is. */
-static bool start_thread(ts_saver *s)
-{
-    sigset_t none, before;
-    sigfillset(&none);
-    sigdelset(&none, SIGSEGV);
-    sigdelset(&none, SIGBUS);
-    sigdelset(&none, SIGFPE);
-    sigdelset(&none, SIGILL);
-    pthread_sigmask(SIG_SETMASK, &none, &before);
-    bool started = pthread_create(&s->thread, NULL, work, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 static void wait_for_it(ts_saver *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -237,7 +222,7 @@ ts_status ts_saver_open(const ts_saver_options *o, const ts_state *state, ts_sav
         ts_saver_close(s);
         return status;
     }
-    s->threaded = o->asynchronous && start_thread(s);
+    s->threaded = o->asynchronous && ts_thread_start(&s->thread, work, s) == 0;
     if (o->asynchronous && !s->threaded)
         ts_log(TS_LOG_WARNING,
                "no thread could be made to save beside the training; it waits while it is saved");

@@ -7,9 +7,10 @@
 #include "train/watch.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <time.h>
+
+#include "base/thread.h"
 
 struct ts_watch {
     double limit;
@@ -90,21 +91,6 @@ static void *watch(void *context)
     return NULL;
 }
 
-/* Signals are for the caller's threads; a fault is whose it is. */
-static bool start_thread(ts_watch *w)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    sigdelset(&all, SIGBUS);
-    sigdelset(&all, SIGFPE);
-    sigdelset(&all, SIGILL);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&w->thread, NULL, watch, w) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 ts_status ts_watch_open(double limit, ts_watch_stuck stuck, ts_watch_deadline deadline,
                         void *context, ts_watch **out, ts_error *err)
 {
@@ -122,7 +108,7 @@ ts_status ts_watch_open(double limit, ts_watch_stuck stuck, ts_watch_deadline de
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* as ts_clock_seconds */
     pthread_cond_init(&w->change, &clock);
     pthread_condattr_destroy(&clock);
-    if (start_thread(w)) {
+    if (ts_thread_start(&w->thread, watch, w) == 0) {
         *out = w;
         return TS_OK;
     }
