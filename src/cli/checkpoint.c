@@ -175,7 +175,7 @@ int checkpoint_verify(const checkpoint_options *o)
     verified v = {0};
     ts_error err = {0};
     ts_status status = s ? TS_OK : TS_RESOURCE_EXHAUSTED;
-    checkpoint_answer_signals();
+    cli_stop_on_signals();
     for (int i = 0; i < o->n && status == TS_OK; i++) status = ts_survey_open(o->word[i], &s[i], &err);
     if (status == TS_OK) checkpoint_progress_start(&v.progress, bytes_to_read(s, o->n), o->quiet);
     if (status == TS_OK && o->json) printf("{\"checkpoints\": [");

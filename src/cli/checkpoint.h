@@ -1,7 +1,7 @@
 /* cli/checkpoint.h – what the actions of tessera checkpoint share.
  *
  * checkpoint.c: words, verify; checkpoint_ls.c, checkpoint_diff.c, checkpoint_rm.c: an action each;
- * checkpoint_text.c: numbers and names for people, progress, signals.
+ * checkpoint_text.c: numbers and names for people, progress.
  */
 #ifndef TS_CLI_CHECKPOINT_H
 #define TS_CLI_CHECKPOINT_H
@@ -52,9 +52,6 @@ bool checkpoint_progress_add(void *p, uint64_t bytes); /* a ts_progress; false a
 void checkpoint_progress_clear(checkpoint_progress *p);
 double checkpoint_seconds(void);
 
-/* Ctrl-C, SIGTERM, SIGHUP are noted from here on. */
-void checkpoint_answer_signals(void);
-int checkpoint_stopped_by(void); /* a signal's number; 0: none */
 /* Prints the error; the exit code, of the signal where one stopped it. */
 int checkpoint_fail(const char *action, const ts_error *err);
 

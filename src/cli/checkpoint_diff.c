@@ -234,7 +234,7 @@ int checkpoint_diff(const checkpoint_options *o)
     ts_diff *d;
     ts_error err = {0};
     checkpoint_progress p;
-    checkpoint_answer_signals();
+    cli_stop_on_signals();
     checkpoint_progress_start(&p, 0, o->quiet);
     ts_status status = ts_diff_open(o->word[0], o->word[1], checkpoint_progress_add, &p, &d, &err);
     checkpoint_progress_clear(&p);

@@ -209,7 +209,7 @@ int checkpoint_ls(const checkpoint_options *o)
     ts_survey **s = calloc((size_t)o->n, sizeof(ts_survey *));
     ts_error err = {0};
     ts_status status = s ? TS_OK : TS_RESOURCE_EXHAUSTED;
-    if (o->verify) checkpoint_answer_signals();
+    if (o->verify) cli_stop_on_signals();
     for (int i = 0; i < o->n && status == TS_OK; i++) {
         status = ts_survey_open(o->word[i], &s[i], &err);
         if (status == TS_OK && o->verify) status = verify_rows(s[i], o->quiet, &err);

@@ -197,7 +197,7 @@ static ts_status remove_all(plan *p, ts_error *err)
     ts_status status = TS_OK;
     if (p->o->json)
         printf("{\"dry_run\": %s, \"removed\": [", p->o->dry_run ? "true" : "false");
-    for (size_t i = 0; i < p->n_target && status == TS_OK && !checkpoint_stopped_by(); i++) {
+    for (size_t i = 0; i < p->n_target && status == TS_OK && !cli_stopped_by(); i++) {
         target *t = &p->target[i];
         uint64_t gained, shared;
         ts_error why = {0};
@@ -302,7 +302,7 @@ static int run(plan *p, long long keep)
     }
     status = remove_all(p, &err);
     if (status != TS_OK) return checkpoint_fail("rm", &err);
-    return checkpoint_stopped_by() ? 128 + checkpoint_stopped_by() : 0;
+    return cli_stopped_by() ? 128 + cli_stopped_by() : 0;
 }
 
 int checkpoint_rm(const checkpoint_options *o)
@@ -314,7 +314,7 @@ int checkpoint_rm(const checkpoint_options *o)
         return cli_usage(c, "one of --step, --keep and --leftovers at a time");
     if (o->keep && !cli_int(c, "--keep", o->keep, 1, 1000000, &keep)) return 2;
     if (o->n_step && o->n > 1) return cli_usage(c, "--step is for one run; found %d", o->n);
-    checkpoint_answer_signals();
+    cli_stop_on_signals();
     p.survey = calloc(2 * (size_t)o->n, sizeof(ts_survey *)); /* a word may need two */
     int code = p.survey ? run(&p, keep) : 1;
     for (int i = 0; i < p.n; i++) ts_survey_free(p.survey[i]);

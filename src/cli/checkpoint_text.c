@@ -1,12 +1,10 @@
-/* cli/checkpoint_text.c – what tessera checkpoint tells people: sizes, names, states, progress; and
- * signals.
+/* cli/checkpoint_text.c – what tessera checkpoint tells people: sizes, names, states, progress.
  *
  * Paths come from anywhere: no byte of one reaches a terminal that would obey it.
  */
 #include "cli/checkpoint.h"
 
 #include <math.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -123,7 +121,7 @@ bool checkpoint_progress_add(void *context, uint64_t bytes)
         p->shown = now;
         p->visible = true;
     }
-    return checkpoint_stopped_by() == 0;
+    return cli_stopped_by() == 0;
 }
 
 void checkpoint_progress_clear(checkpoint_progress *p)
@@ -132,43 +130,14 @@ void checkpoint_progress_clear(checkpoint_progress *p)
     p->visible = false;
 }
 
-/* ---- signals --------------------------------------------------------------------------------- */
-
-static volatile sig_atomic_t stopped_by;
-
-static void on_signal(int number)
-{
-    stopped_by = number;
-}
-
-void checkpoint_answer_signals(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        struct sigaction a, before;
-        memset(&a, 0, sizeof a);
-        a.sa_handler = on_signal;
-        a.sa_flags = SA_RESTART;
-        sigemptyset(&a.sa_mask);
-        /* What the parent had ignored (nohup) stays so. */
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(numbers[i], &a, NULL);
-    }
-}
-
-int checkpoint_stopped_by(void)
-{
-    return stopped_by;
-}
-
 int checkpoint_fail(const char *action, const ts_error *err)
 {
     char name[32];
     snprintf(name, sizeof name, "checkpoint %s", action);
-    if (err->code == TS_CANCELLED && stopped_by) {
+    if (err->code == TS_CANCELLED && cli_stopped_by()) {
         (void)cli_flush();
         fprintf(stderr, "tessera %s: stopped; nothing was changed\n", name);
-        return 128 + stopped_by;
+        return 128 + cli_stopped_by();
     }
     return cli_fail(name, err);
 }

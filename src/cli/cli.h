@@ -73,5 +73,9 @@ double cli_signals_ending(void);
 void cli_say_now(const char *text);
 /* 130 after Ctrl-C, 129 after SIGHUP, 75 after SIGTERM, else 0. */
 int cli_signals_exit_code(void);
+/* For commands with nothing to save: from now on these signals are noted, and the command looks when it can stop. The
+ * number of the one that came; 0: none. */
+void cli_stop_on_signals(void);
+int cli_stopped_by(void);
 
 #endif

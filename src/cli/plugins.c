@@ -6,7 +6,6 @@
  */
 #include "cli/cli.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,32 +182,10 @@ static int list_plugins(bool json)
 
 /* ---- install --------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t stopped_by;
-
-static void on_signal(int number)
-{
-    stopped_by = number;
-}
-
 static bool stop(void *context)
 {
     (void)context;
-    return stopped_by != 0;
-}
-
-static void answer_signals(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        struct sigaction a, before;
-        memset(&a, 0, sizeof a);
-        a.sa_handler = on_signal;
-        a.sa_flags = SA_RESTART;
-        sigemptyset(&a.sa_mask);
-        /* What the parent had ignored (nohup) stays so. */
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(numbers[i], &a, NULL);
-    }
+    return cli_stopped_by() != 0;
 }
 
 static void print_line(void *context, const char *text)
@@ -251,13 +228,13 @@ static int install(ts_plugin_install_options *o, bool quiet)
     o->line = print_line;
     o->stop = stop;
     o->context = &quiet;
-    answer_signals();
+    cli_stop_on_signals();
     ts_status status = ts_plugin_install(o, &info, &err);
     if (status != TS_OK) {
         int code = cli_fail("plugins install", &err);
-        return status == TS_CANCELLED && stopped_by ? 128 + stopped_by : code;
+        return status == TS_CANCELLED && cli_stopped_by() ? 128 + cli_stopped_by() : code;
     }
-    if (stopped_by) return 128 + stopped_by; /* it is installed, and was not tried to the end */
+    if (cli_stopped_by()) return 128 + cli_stopped_by(); /* it is installed, and was not tried to the end */
     if (!quiet) print_result(o, &info);
     return 0;
 }

@@ -86,3 +86,32 @@ int cli_signals_exit_code(void)
 {
     return interrupts ? 130 : terminated ? 75 : hung_up ? 129 : 0;
 }
+
+/* ---- commands that stop where they are --------------------------------------------------------- */
+
+static volatile sig_atomic_t stopped_by;
+
+static void on_stop(int number)
+{
+    stopped_by = number;
+}
+
+void cli_stop_on_signals(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction a, before;
+        memset(&a, 0, sizeof a);
+        a.sa_handler = on_stop;
+        a.sa_flags = SA_RESTART;
+        sigemptyset(&a.sa_mask);
+        /* What the parent had ignored (nohup) stays so. */
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &a, NULL);
+    }
+}
+
+int cli_stopped_by(void)
+{
+    return stopped_by;
+}
