@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "ckpt/checkpoint_internal.h"
 #include "ckpt/safetensors_internal.h"
 
@@ -386,7 +387,11 @@ static ts_status open_parts(ts_checkpoint *c, bool verify, ts_error *err)
     if (status == TS_OK && step_of_path(c->path, &named) && named != c->step)
         status = TS_ERROR(err, TS_DATA_LOSS, "%s: is of step %lld; its folder says %lld", manifest,
                           (long long)c->step, (long long)named);
-    if (status == TS_OK && verify) status = ts_checkpoint_verify(c, NULL, NULL, err);
+    if (status == TS_OK && verify) {
+        const double gigabytes = (double)ts_checkpoint_bytes(c) / 1e9;
+        if (gigabytes > 1) ts_log(TS_LOG_INFO, "verifying %s, %.1f GB", c->path, gigabytes);
+        status = ts_checkpoint_verify(c, NULL, NULL, err);
+    }
     if (status == TS_OK) status = open_tensors(c, manifest, err);
     ts_free(manifest);
     return status;
