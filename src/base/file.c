@@ -66,12 +66,21 @@ const char *ts__errno_words(int e)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-ts_path_kind ts_path_kind_of(const char *path)
+ts_status ts_path_find(const char *path, ts_path_kind *kind, ts_error *err)
 {
     struct stat st;
-    if (stat(path, &st) != 0) return TS_PATH_NONE;
-    if (S_ISREG(st.st_mode)) return TS_PATH_FILE;
-    return S_ISDIR(st.st_mode) ? TS_PATH_FOLDER : TS_PATH_OTHER;
+    *kind = TS_PATH_NONE;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? TS_OK
+                                                   : FILE_ERROR(err, errno, path, "cannot be looked at");
+    *kind = S_ISREG(st.st_mode) ? TS_PATH_FILE : S_ISDIR(st.st_mode) ? TS_PATH_FOLDER : TS_PATH_OTHER;
+    return TS_OK;
+}
+
+ts_path_kind ts_path_kind_of(const char *path)
+{
+    ts_path_kind kind;
+    return ts_path_find(path, &kind, NULL) == TS_OK ? kind : TS_PATH_NONE;
 }
 
 char *ts_path_join(const char *a, const char *b)

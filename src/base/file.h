@@ -9,7 +9,11 @@
 #include "base/base.h"
 
 typedef enum ts_path_kind { TS_PATH_NONE, TS_PATH_FILE, TS_PATH_FOLDER, TS_PATH_OTHER } ts_path_kind;
+/* What cannot be asked (an error of the disk, no permission) is NONE: where that would be taken for "not there", and
+ * something is begun or removed because of it, use ts_path_find. */
 ts_path_kind ts_path_kind_of(const char *path);
+/* NONE only where there is nothing of that name; else what keeps it from being known. */
+ts_status ts_path_find(const char *path, ts_path_kind *kind, ts_error *err);
 /* Does this path, or what is there of it, lie on a FUSE mount? Those of object stores cannot rename a folder. */
 bool ts_is_fuse(const char *path);
 char *ts_path_join(const char *a, const char *b);                 /* owns: caller, ts_free; NULL when out */
@@ -51,6 +55,8 @@ void ts_spool_abandon(ts_spool *s);                               /* NULL is fin
 /* mkdir -p. The folders on the way are durable then; the last one is when the caller syncs its parent. */
 ts_status ts_make_folders(const char *path, ts_error *err);
 ts_status ts_sync_folder(const char *path, ts_error *err);
+ts_status ts_sync_file(const char *path, ts_error *err);
+ts_status ts_sync_parent(const char *path, ts_error *err);        /* of "a/b": "a" */
 ts_status ts_rename(const char *from, const char *to, ts_error *err);
 /* Swaps two paths in one step. UNIMPLEMENTED where the file system cannot; nothing changed then. */
 ts_status ts_exchange(const char *a, const char *b, ts_error *err);

@@ -59,6 +59,26 @@ ts_status ts_make_folders(const char *path, ts_error *err)
     return status;
 }
 
+ts_status ts_sync_parent(const char *path, ts_error *err)
+{
+    char *part = ts_strdup(path);
+    if (!part) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
+    ts_status status = sync_parent(part, strlen(part), err);
+    ts_free(part);
+    return status;
+}
+
+ts_status ts_sync_file(const char *path, ts_error *err)
+{
+    int fd;
+    TS_TRY(ts__open(path, O_RDONLY, 0, &fd, err));
+    int e = ts__sys_sync(fd, path);
+    (void)ts__sys_close(fd, path);
+    if (e == 0) return TS_OK;
+    return TS_ERROR(err, ts__errno_status(e), "%s: cannot make the file durable (fsync): %s", path,
+                    ts__errno_words(e));
+}
+
 ts_status ts_sync_folder(const char *path, ts_error *err)
 {
     int fd;

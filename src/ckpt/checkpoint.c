@@ -111,7 +111,8 @@ static ts_status remove_leftovers(const char *folder, ts_error *err)
 static ts_status make_room(const char *final, ts_error *err)
 {
     ts_checkpoint *old = NULL;
-    if (ts_checkpoint_open(final, &old, NULL) != TS_DATA_LOSS) {
+    for (int i = 0; i < 2; i++) { /* it is removed for that: it must be so twice */
+        if (ts_checkpoint_open(final, &old, NULL) == TS_DATA_LOSS) continue;
         ts_checkpoint_close(old);
         return TS_ERROR(err, TS_ALREADY_EXISTS,
                         "%s: a checkpoint of this step is there and this file system cannot exchange "
@@ -138,8 +139,10 @@ static ts_status rename_folder(const char *temporary, const char *final, ts_erro
 static ts_status put_in_place(const char *temporary, const char *final, bool *replaced,
                               ts_error *err)
 {
+    ts_path_kind kind;
     *replaced = false;
-    if (ts_path_kind_of(final) == TS_PATH_NONE) return rename_folder(temporary, final, err);
+    TS_TRY(ts_path_find(final, &kind, err));
+    if (kind == TS_PATH_NONE) return rename_folder(temporary, final, err);
     ts_error why = {0};
     ts_status status = ts_exchange(temporary, final, &why);
     if (status == TS_OK) return *replaced = true, TS_OK;
@@ -151,23 +154,11 @@ static ts_status put_in_place(const char *temporary, const char *final, bool *re
     return rename_folder(temporary, final, err);
 }
 
-/* The folder that holds this folder. Owns: caller. */
-static char *parent_of(const char *path)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    while (n > 0 && path[n - 1] != '/') n--;
-    if (n == 0) return ts_strdup(".");
-    char *parent = ts_strdup(path);
-    if (parent) parent[n] = '\0';
-    return parent;
-}
-
 /* The checkpoint whose frozen files can be taken; NULL: none, and they are written. */
 static ts_checkpoint *find_frozen(const ts__save *s)
 {
     ts_checkpoint *c = NULL;
-    if (!s->o->frozen_from || ts_checkpoint_look(s->o->frozen_from, &c, NULL) != TS_OK) return NULL;
+    if (!s->o->frozen_from || ts__checkpoint_glance(s->o->frozen_from, &c, NULL) != TS_OK) return NULL;
     if (ts__save_matches_frozen(s, c)) return c;
     ts_checkpoint_close(c);
     return NULL;
@@ -231,8 +222,9 @@ static ts_status save_by_manifest(ts__save *s, const char *final, ts_error *err)
 {
     char *mark = ts_path_join(final, TS__CHECKPOINT_UNFINISHED);
     s->folder = final;
-    ts_status status = mark ? TS_OK : out_of_memory(final, err);
-    if (status == TS_OK && ts_path_kind_of(final) != TS_PATH_NONE) status = make_room(final, err);
+    ts_path_kind kind = TS_PATH_NONE;
+    ts_status status = mark ? ts_path_find(final, &kind, err) : out_of_memory(final, err);
+    if (status == TS_OK && kind != TS_PATH_NONE) status = make_room(final, err);
     if (status != TS_OK) {
         ts_free(mark);
         return status;
@@ -251,16 +243,13 @@ static ts_status save_by_manifest(ts__save *s, const char *final, ts_error *err)
 static ts_status save(ts__save *s, const char *temporary, const char *final, ts_error *err)
 {
     const ts_checkpoint_save_options *o = s->o;
-    char *parent = parent_of(o->folder);
-    ts_status status = parent ? ts_make_folders(o->folder, err) : out_of_memory(o->folder, err);
-    if (status == TS_OK) status = ts_sync_folder(parent, err);
-    if (status == TS_OK) status = remove_leftovers(o->folder, err);
-    ts_free(parent);
-    TS_TRY(status);
+    TS_TRY(ts_make_folders(o->folder, err));
+    TS_TRY(ts_sync_parent(o->folder, err));
+    TS_TRY(remove_leftovers(o->folder, err));
     ts_commit commit = o->commit == TS_COMMIT_AUTO ? ts_checkpoint_commit_of(o->folder) : o->commit;
     s->frozen = find_frozen(s);
-    status = commit == TS_COMMIT_RENAME ? save_by_rename(s, temporary, final, err)
-                                        : save_by_manifest(s, final, err);
+    ts_status status = commit == TS_COMMIT_RENAME ? save_by_rename(s, temporary, final, err)
+                                                  : save_by_manifest(s, final, err);
     ts_checkpoint_close(s->frozen);
     return status;
 }

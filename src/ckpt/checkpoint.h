@@ -80,6 +80,10 @@ bool ts_checkpoint_has_frozen(const ts_checkpoint_save_options *o);
  * ones. Nothing is removed before it was found that the saved one is there. */
 TS_MUST_CHECK ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t newest,
                                            size_t best, ts_error *err);
+/* The same; steps that are known to be damaged, although they look whole, neither count nor go. */
+TS_MUST_CHECK ts_status ts_checkpoint_keep_sound(const char *folder, int64_t saved_step,
+                                                 size_t newest, size_t best, const int64_t *damaged,
+                                                 size_t n_damaged, ts_error *err);
 /* Removes one, also while its run is being written: renamed first, so that half of it never carries a step's name (by
  * manifest: the manifest goes first). NOT_FOUND: there is none. */
 TS_MUST_CHECK ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err);

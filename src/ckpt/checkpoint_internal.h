@@ -83,5 +83,11 @@ bool ts__save_matches_frozen(const ts__save *s, const ts_checkpoint *c);
 /* ---- reading (checkpoint_read.c) ---- */
 
 const ts__file_record *ts__checkpoint_file(const ts_checkpoint *c, const char *name); /* or NULL */
+/* The manifest alone, and the lengths of the files: no index, no tensors. */
+ts_status ts__checkpoint_glance(const char *path, ts_checkpoint **out, ts_error *err);
+/* Does the folder hold a manifest that ends with its own hash? */
+bool ts__checkpoint_is_committed(const char *path);
+/* Is it this checkpoint that is bad, or our access to all of them? */
+bool ts__checkpoint_own_fault(ts_status status);
 
 #endif

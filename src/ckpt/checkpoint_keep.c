@@ -32,7 +32,9 @@ ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
     char *temporary = ts__checkpoint_step_path(folder, step, true);
     char *final = ts__checkpoint_step_path(folder, step, false);
     ts_status status = temporary && final ? TS_OK : out_of_memory(folder, err);
-    if (status == TS_OK && ts_path_kind_of(final) == TS_PATH_NONE)
+    ts_path_kind kind = TS_PATH_NONE;
+    if (status == TS_OK) status = ts_path_find(final, &kind, err);
+    if (status == TS_OK && kind == TS_PATH_NONE)
         status = TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint of step %lld", folder,
                           (long long)step);
     if (status == TS_OK) {
@@ -54,8 +56,7 @@ ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
 typedef struct kept {
     int64_t step;
     double score; /* NaN: none */
-    bool whole;
-    bool begun; /* it has no manifest: it never became whole */
+    bool whole, begun; /* begun: it has no manifest, so it never became whole. Neither: it is let be */
     bool newest, best;
 } kept;
 
@@ -70,8 +71,10 @@ static ts_status look(const char *folder, kept *k, ts_error *why, ts_error *err)
     if (!manifest) {
         status = out_of_memory(folder, err);
     } else {
-        k->begun = ts_path_kind_of(manifest) == TS_PATH_NONE;
-        status = ts_checkpoint_look(path, &c, why);
+        ts_path_kind kind;
+        bool known = ts_path_find(manifest, &kind, NULL) == TS_OK;
+        status = ts__checkpoint_glance(path, &c, why);
+        k->begun = known && kind == TS_PATH_NONE && status == TS_DATA_LOSS;
         k->whole = status == TS_OK;
         k->score = k->whole ? ts_checkpoint_score(c) : (double)NAN;
         ts_checkpoint_close(c);
@@ -111,8 +114,21 @@ static ts_status remove_others(const char *folder, const kept *k, size_t n, int6
     return TS_OK;
 }
 
+static bool is_among(int64_t step, const int64_t *steps, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (steps[i] == step) return true;
+    return false;
+}
+
 ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t newest, size_t best,
                              ts_error *err)
+{
+    return ts_checkpoint_keep_sound(folder, saved_step, newest, best, NULL, 0, err);
+}
+
+ts_status ts_checkpoint_keep_sound(const char *folder, int64_t saved_step, size_t newest, size_t best,
+                                   const int64_t *damaged, size_t n_damaged, ts_error *err)
 {
     int64_t *steps;
     size_t n;
@@ -127,6 +143,7 @@ ts_status ts_checkpoint_keep(const char *folder, int64_t saved_step, size_t newe
         k[i].step = steps[i];
         status = look(folder, &k[i], &why, err); /* the last one is the saved one, if it is there */
         there |= k[i].step == saved_step && k[i].whole;
+        if (k[i].step != saved_step && is_among(k[i].step, damaged, n_damaged)) k[i].whole = false;
     }
     if (status == TS_OK && !there)
         status = TS_ERROR(err, TS_DATA_LOSS,

@@ -38,7 +38,9 @@ ts_status ts_checkpoint_list(const char *folder, int64_t **steps, size_t *n, ts_
     size_t n_names;
     *steps = NULL;
     *n = 0;
-    if (ts_path_kind_of(folder) == TS_PATH_NONE) return TS_OK;
+    ts_path_kind kind;
+    TS_TRY(ts_path_find(folder, &kind, err));
+    if (kind == TS_PATH_NONE) return TS_OK;
     TS_TRY(ts_list_folder(folder, &names, &n_names, err));
     int64_t *found = ts_alloc(n_names * sizeof *found);
     ts_status status =
@@ -47,10 +49,9 @@ ts_status ts_checkpoint_list(const char *folder, int64_t **steps, size_t *n, ts_
         int64_t step;
         if (!ts__checkpoint_step_of(names[i], strlen(names[i]), &step)) continue;
         char *path = ts_path_join(folder, names[i]);
-        if (!path)
-            status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
-        else if (ts_path_kind_of(path) == TS_PATH_FOLDER)
-            found[(*n)++] = step;
+        status = path ? ts_path_find(path, &kind, err)
+                      : TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
+        if (status == TS_OK && kind == TS_PATH_FOLDER) found[(*n)++] = step;
         ts_free(path);
     }
     ts_names_free(names, n_names);
@@ -66,22 +67,22 @@ ts_status ts_checkpoint_list(const char *folder, int64_t **steps, size_t *n, ts_
 
 /* ---- the newest ------------------------------------------------------------------------------ */
 
-/* Is it this checkpoint that is bad, or our access to all of them? */
-static bool is_its_own_fault(ts_status status)
+bool ts__checkpoint_own_fault(ts_status status)
 {
     return status == TS_DATA_LOSS || status == TS_NOT_FOUND || status == TS_INVALID_ARGUMENT;
 }
 
-/* It has the mark of a save in place, or that was not even made. */
+/* It has the mark of a save in place and no manifest, or the mark was not even made. A whole one may have kept its
+ * mark: that one was finished, and what is wrong with it is damage. */
 static bool is_unfinished(const char *path)
 {
     char **names;
     size_t n;
     if (ts_list_folder(path, &names, &n, NULL) != TS_OK) return false;
-    bool is = n == 0;
-    for (size_t i = 0; i < n; i++) is |= strcmp(names[i], TS__CHECKPOINT_UNFINISHED) == 0;
+    bool marked = false;
+    for (size_t i = 0; i < n; i++) marked |= strcmp(names[i], TS__CHECKPOINT_UNFINISHED) == 0;
     ts_names_free(names, n);
-    return is;
+    return n == 0 || (marked && !ts__checkpoint_is_committed(path));
 }
 
 /* From the newest backwards; stops when the same check fails three times running. */
@@ -99,10 +100,14 @@ static ts_status try_steps(const char *folder, const int64_t *steps, size_t n, t
         if (!path) return TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "%s: out of memory", folder);
         ts_error why = {0};
         ts_status status = ts_checkpoint_open(path, out, &why);
+        if (ts__checkpoint_own_fault(status)) { /* training is thrown away for it: it must be so twice */
+            why = (ts_error){0};
+            status = ts_checkpoint_open(path, out, &why);
+        }
         bool begun = status != TS_OK && is_unfinished(path);
         ts_free(path);
         if (status == TS_OK) return TS_OK;
-        if (!is_its_own_fault(status)) {
+        if (!ts__checkpoint_own_fault(status)) {
             if (err && err->code == TS_OK) *err = why;
             return status;
         }

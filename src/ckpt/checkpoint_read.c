@@ -371,15 +371,38 @@ static bool step_of_path(const char *path, int64_t *step)
     return ts__checkpoint_step_of(path + begin, end - begin, step);
 }
 
-static ts_status open_parts(ts_checkpoint *c, bool verify, ts_error *err)
+bool ts__checkpoint_is_committed(const char *path)
+{
+    char *manifest = ts_path_join(path, TS__CHECKPOINT_MANIFEST), *text = NULL;
+    size_t n = 0;
+    bool is = manifest && ts_file_read_all(manifest, TS__MANIFEST_BYTES, &text, &n, NULL) == TS_OK &&
+              check_tail(manifest, text, n, NULL) == TS_OK;
+    ts_free(text);
+    ts_free(manifest);
+    return is;
+}
+
+static ts_status check_lengths(const ts_checkpoint *c, ts_error *err)
+{
+    for (size_t i = 0; i < c->n_file; i++) {
+        char *path = ts_path_join(c->path, c->file[i].name);
+        ts_status status = path ? check_length(path, &c->file[i], err) : out_of_memory(c->path, err);
+        ts_free(path);
+        TS_TRY(status);
+    }
+    return TS_OK;
+}
+
+typedef enum how { GLANCE, LOOK, VERIFY } how;
+
+static ts_status open_parts(ts_checkpoint *c, how h, ts_error *err)
 {
     char *manifest = ts_path_join(c->path, TS__CHECKPOINT_MANIFEST);
     int64_t named;
-    ts_status status = TS_OK;
-    if (!manifest)
-        status = out_of_memory(c->path, err);
-    else if (ts_path_kind_of(c->path) == TS_PATH_FOLDER &&
-             ts_path_kind_of(manifest) == TS_PATH_NONE)
+    ts_path_kind folder = TS_PATH_NONE, file = TS_PATH_NONE;
+    ts_status status = manifest ? ts_path_find(c->path, &folder, err) : out_of_memory(c->path, err);
+    if (status == TS_OK) status = ts_path_find(manifest, &file, err);
+    if (status == TS_OK && folder == TS_PATH_FOLDER && file == TS_PATH_NONE)
         status = TS_ERROR(err, TS_DATA_LOSS,
                           "%s: has no %s: the save never finished, or this is no checkpoint",
                           c->path, TS__CHECKPOINT_MANIFEST);
@@ -387,22 +410,23 @@ static ts_status open_parts(ts_checkpoint *c, bool verify, ts_error *err)
     if (status == TS_OK && step_of_path(c->path, &named) && named != c->step)
         status = TS_ERROR(err, TS_DATA_LOSS, "%s: is of step %lld; its folder says %lld", manifest,
                           (long long)c->step, (long long)named);
-    if (status == TS_OK && verify) {
+    if (status == TS_OK && h == GLANCE) status = check_lengths(c, err);
+    if (status == TS_OK && h == VERIFY) {
         const double gigabytes = (double)ts_checkpoint_bytes(c) / 1e9;
         if (gigabytes > 1) ts_log(TS_LOG_INFO, "verifying %s, %.1f GB", c->path, gigabytes);
         status = ts_checkpoint_verify(c, NULL, NULL, err);
     }
-    if (status == TS_OK) status = open_tensors(c, manifest, err);
+    if (status == TS_OK && h != GLANCE) status = open_tensors(c, manifest, err);
     ts_free(manifest);
     return status;
 }
 
-static ts_status open_checkpoint(const char *path, bool verify, ts_checkpoint **out, ts_error *err)
+static ts_status open_checkpoint(const char *path, how h, ts_checkpoint **out, ts_error *err)
 {
     *out = NULL;
     ts_checkpoint *c = ts_alloc_zero(sizeof *c);
     if (c) c->path = ts_strdup(path);
-    ts_status status = c && c->path ? open_parts(c, verify, err) : out_of_memory(path, err);
+    ts_status status = c && c->path ? open_parts(c, h, err) : out_of_memory(path, err);
     if (status == TS_OK)
         *out = c;
     else
@@ -412,12 +436,17 @@ static ts_status open_checkpoint(const char *path, bool verify, ts_checkpoint **
 
 ts_status ts_checkpoint_open(const char *path, ts_checkpoint **out, ts_error *err)
 {
-    return open_checkpoint(path, true, out, err);
+    return open_checkpoint(path, VERIFY, out, err);
 }
 
 ts_status ts_checkpoint_look(const char *path, ts_checkpoint **out, ts_error *err)
 {
-    return open_checkpoint(path, false, out, err);
+    return open_checkpoint(path, LOOK, out, err);
+}
+
+ts_status ts__checkpoint_glance(const char *path, ts_checkpoint **out, ts_error *err)
+{
+    return open_checkpoint(path, GLANCE, out, err);
 }
 
 void ts_checkpoint_close(ts_checkpoint *c)

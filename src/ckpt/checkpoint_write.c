@@ -267,6 +267,8 @@ static ts_status take_frozen(const ts__save *s, const char *path, ts__file_recor
     r->bytes = old->bytes;
     r->hash = old->hash;
     ts_status status = ts_link(from, path, &why);
+    if (status == TS_OK) /* a checkpoint that someone copied here may never have reached the disk */
+        status = ts_sync_file(path, &why);
     if (status == TS_UNIMPLEMENTED)
         status = copy_file(from, path, old, err);
     else if (status != TS_OK)
@@ -374,7 +376,7 @@ ts_status ts__save_manifest(const ts__save *s, ts_error *err)
 {
     ts_string out = ts_string_new(TS__MANIFEST_BYTES);
     char *path = ts_path_join(s->folder, TS__CHECKPOINT_MANIFEST);
-    char *state = ts_json_dump(s->o->state, JSON_INDENT(2));
+    char *state = ts_json_dump(s->o->state, 0); /* thousands of numbers: a line each would be long */
     ts_status status = path && state ? TS_OK : out_of_memory(s->folder, err);
     if (status == TS_OK) {
         add_head(s, &out);

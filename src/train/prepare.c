@@ -253,6 +253,7 @@ static ts_status open_folder(ts_run *r, ts_error *err)
 {
     bool looked = r->lock || r->lockless;
     TS_TRY(ts_make_folders(r->config->run_folder, err));
+    TS_TRY(ts_sync_parent(r->config->run_folder, err)); /* saves sync what is below it */
     TS_TRY(lock_folder(r, err));
     if (!looked) TS_TRY(ts__run_find(r, err)); /* another process may have been here meanwhile */
     if (r->finished) return TS_OK;

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -53,6 +54,8 @@ struct ts_saver {
     ts_saved now;
     double began;
     char *frozen_from, *next; /* the newest checkpoint that can be linked from; what it will be */
+    int64_t *damaged;         /* [n_damaged]: steps that were skipped for an older one */
+    size_t n_damaged;
 
     ts_saved *ended; /* [n_ended], room for one more while one is being written */
     size_t n_ended;
@@ -144,6 +147,15 @@ static ts_checkpoint_save_options save_options(const ts_saver *s)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+/* What was just saved took its place. */
+static void forget_damage(ts_saver *s, int64_t step)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_damaged; i++)
+        if (s->damaged[i] != step) s->damaged[n++] = s->damaged[i];
+    s->n_damaged = n;
+}
+
 static void write_checkpoint(ts_saver *s)
 {
     ts_error *err = &s->now.error, why = {0};
@@ -154,7 +166,9 @@ static void write_checkpoint(ts_saver *s)
         char *before = s->frozen_from;
         s->frozen_from = s->next;
         s->next = before;
-        status = ts_checkpoint_keep(s->o.folder, s->now.step, s->o.newest, s->o.best, &why);
+        forget_damage(s, s->now.step);
+        status = ts_checkpoint_keep_sound(s->o.folder, s->now.step, s->o.newest, s->o.best,
+                                          s->damaged, s->n_damaged, &why);
         if (status != TS_OK)
             ts_log(TS_LOG_WARNING, "step %lld is saved, but older checkpoints stay: %s",
                    (long long)s->now.step, why.msg);
@@ -244,6 +258,7 @@ void ts_saver_close(ts_saver *s)
     pthread_mutex_destroy(&s->lock);
     for (int i = 0; i < 2; i++) ts_free(s->copy[i]);
     ts_free(s->frozen_from);
+    ts_free(s->damaged);
     ts_free(s->ended);
     ts_free(s->stretch);
     ts_free(s->source);
@@ -269,6 +284,7 @@ static ts_status copy_stretch(ts_saver *s, const stretch *t, ts_error *err)
 {
     char *to = s->copy[t->frozen] + t->place;
     ts_status status = ts_download((ts_buffer *)t->buffer, to, t->at, t->bytes, err);
+    s->failed_device |= status != TS_OK;
     if (status != TS_OK)
         return ts__error_context(err, "values of \"%s\"", s->part[t->first].tensor.name), status;
     for (size_t i = t->first; i < t->first + t->n; i++)
@@ -327,7 +343,6 @@ static ts_status copy_state(ts_saver *s, bool *copied, ts_error *err)
 /* In this thread. What the devices did not give is the caller's to know at once. */
 static ts_status save_now(ts_saver *s, ts_error *err)
 {
-    s->failed_device = false;
     write_checkpoint(s);
     if (s->failed_device) return TS_ERROR(err, s->now.error.code, "%s", s->now.error.msg);
     pthread_mutex_lock(&s->lock);
@@ -353,6 +368,7 @@ ts_status ts_saver_begin(ts_saver *s, int64_t step, json_t *state, double score,
     s->now = (ts_saved){.step = step, .waited = s->began - start};
     s->state = state;
     s->score = score;
+    s->failed_device = false;
     ts_status status = reserve(s, step, err);
     if (status == TS_OK) status = copy_state(s, &copied, err);
     if (status != TS_OK) {
@@ -370,6 +386,11 @@ ts_status ts_saver_begin(ts_saver *s, int64_t step, json_t *state, double score,
 }
 
 /* ---- how it goes ----------------------------------------------------------------------------- */
+
+bool ts_saver_lost_device(const ts_saver *s)
+{
+    return s->failed_device;
+}
 
 bool ts_saver_is_busy(ts_saver *s)
 {
@@ -415,9 +436,25 @@ double ts_saver_estimate(const ts_saver *s)
     return one + before;
 }
 
+/* The newest that verifies was taken: whatever is newer does not, although it may look whole. */
+static void note_damage(ts_saver *s, const char *path)
+{
+    const char *name = strrchr(path, '/');
+    const int64_t step = strtoll(name ? name + 1 : path, NULL, 10);
+    int64_t *steps;
+    size_t n, k = 0;
+    if (ts_checkpoint_list(s->o.folder, &steps, &n, NULL) != TS_OK) return;
+    for (size_t i = 0; i < n; i++)
+        if (steps[i] > step) steps[k++] = steps[i];
+    ts_free(s->damaged);
+    s->damaged = steps;
+    s->n_damaged = k;
+}
+
 void ts_saver_restored(ts_saver *s, const char *path)
 {
     wait_for_it(s);
     ts_free(s->frozen_from);
     s->frozen_from = path ? ts_strdup(path) : NULL;
+    if (path) note_damage(s, path);
 }

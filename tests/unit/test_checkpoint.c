@@ -593,6 +593,58 @@ static void test_keep_best(void **state)
     assert_int_equal(ts_checkpoint_remove(in_root("run/checkpoints"), 30, &err), TS_NOT_FOUND);
 }
 
+/* What is known to be damaged takes no good one's place and stays; a whole one that kept the mark of its save is whole,
+ * and damage of it is damage. */
+static void test_keep_sound(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    ts_checkpoint *c;
+    int64_t *steps, damaged = 10;
+    size_t n;
+    for (int64_t step = 0; step <= 20; step += 5) save_good(step, 1);
+    flip(in_root("run/checkpoints/10" SHARD), 900);
+    assert_int_equal(
+        ts_checkpoint_keep_sound(in_root("run/checkpoints"), 20, 3, 0, &damaged, 1, &err), TS_OK);
+    assert_int_equal(ts_checkpoint_list(in_root("run/checkpoints"), &steps, &n, &err), TS_OK);
+    assert_true(n == 4 && steps[0] == 5 && steps[1] == 10 && steps[2] == 15 && steps[3] == 20);
+    ts_free(steps);
+    assert_int_equal(ts_remove_tree(in_root("run"), &err), TS_OK);
+    commit = TS_COMMIT_MANIFEST;
+    save_good(5, 1);
+    ts_writer *w;
+    assert_int_equal(ts_writer_open(in_root("run/checkpoints/5/unfinished"), false, &w, &err), TS_OK);
+    assert_int_equal(ts_writer_close(w, false, &err), TS_OK);
+    assert_int_equal(newest_step(NULL), 5);
+    flip(in_root("run/checkpoints/5" SHARD), 900);
+    assert_int_equal(ts_checkpoint_open_newest(in_root("run/checkpoints"), &c, &err), TS_DATA_LOSS);
+}
+
+/* A folder that cannot be looked at is neither empty nor without a manifest: nothing is begun or removed for it. */
+static void test_unknown_is_not_nothing(void **state)
+{
+    (void)state;
+    ts_error err = {0};
+    ts_checkpoint *c;
+    ts_path_kind kind;
+    save_good(5, 1);
+    /* A link to itself is the error that root gets, too. */
+    assert_int_equal(symlink(in_root("loop"), in_root("loop")), 0);
+    assert_int_equal(ts_path_kind_of(in_root("loop")), TS_PATH_NONE);
+    assert_int_not_equal(ts_path_find(in_root("loop"), &kind, &err), TS_OK);
+    assert_non_null(strstr(err.msg, "loop: cannot be looked at"));
+    assert_int_equal(ts_path_find(in_root("nothing"), &kind, &err), TS_OK);
+    assert_int_equal(kind, TS_PATH_NONE);
+    err = (ts_error){0};
+    assert_int_not_equal(ts_checkpoint_open_newest(in_root("loop"), &c, &err), TS_NOT_FOUND);
+    assert_int_equal(unlink(in_root("run/checkpoints/5/manifest.json")), 0);
+    assert_int_equal(symlink("manifest.json", in_root("run/checkpoints/5/manifest.json")), 0);
+    err = (ts_error){0};
+    save_good(10, 1);
+    assert_int_equal(ts_checkpoint_keep(in_root("run/checkpoints"), 10, 1, 0, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 2);
+}
+
 static void test_missing_parts(void **state)
 {
     (void)state;
@@ -677,6 +729,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_devices_and_frozen, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_by_manifest, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_keep_best, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_keep_sound, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_unknown_is_not_nothing, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_missing_parts, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_three_same_failures, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_leftovers, make_root, remove_root),
