@@ -54,6 +54,8 @@ void ts_spool_abandon(ts_spool *s);                               /* NULL is fin
 
 /* mkdir -p. The folders on the way are durable then; the last one is when the caller syncs its parent. */
 ts_status ts_make_folders(const char *path, ts_error *err);
+/* May this process add and remove names in the folder? PERMISSION_DENIED, or what keeps it from being asked. */
+ts_status ts_folder_may_change(const char *path, ts_error *err);
 ts_status ts_sync_folder(const char *path, ts_error *err);
 ts_status ts_sync_file(const char *path, ts_error *err);
 ts_status ts_sync_parent(const char *path, ts_error *err);        /* of "a/b": "a" */

@@ -59,6 +59,13 @@ ts_status ts_make_folders(const char *path, ts_error *err)
     return status;
 }
 
+ts_status ts_folder_may_change(const char *path, ts_error *err)
+{
+    if (access(path, W_OK | X_OK) == 0) return TS_OK;
+    return TS_ERROR(err, ts__errno_status(errno), "%s: cannot be changed: %s", path,
+                    ts__errno_words(errno));
+}
+
 ts_status ts_sync_parent(const char *path, ts_error *err)
 {
     char *part = ts_strdup(path);

@@ -1,7 +1,8 @@
 /* ckpt/checkpoint_keep.c – which checkpoints of a run stay, and how one is removed.
  *
  * What is removed stops being a checkpoint in one step: it is renamed, or its manifest goes first. Only whole ones
- * count as kept, so that a damaged one never takes the place of a good one; damaged ones stay for people to look at.
+ * count as kept, so that a damaged one never takes the place of a good one; damaged ones stay for people to look at, and
+ * so does a folder in which someone put a file.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 
 #include "base/file.h"
 #include "ckpt/checkpoint_internal.h"
+#include "ckpt/survey.h"
 
 static ts_status out_of_memory(const char *path, ts_error *err)
 {
@@ -37,6 +39,7 @@ ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
     if (status == TS_OK && kind == TS_PATH_NONE)
         status = TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint of step %lld", folder,
                           (long long)step);
+    if (status == TS_OK) status = ts_folder_may_change(final, err); /* else it would end half way */
     if (status == TS_OK) {
         bool renamed = ts_checkpoint_commit_of(folder) == TS_COMMIT_RENAME &&
                        ts_rename(final, temporary, NULL) == TS_OK;
@@ -100,6 +103,18 @@ static void mark(kept *k, size_t n, size_t newest, size_t best)
     }
 }
 
+/* Does the folder hold something that no save made? It is someone's, and stays. */
+static bool has_strangers(const char *folder, int64_t step)
+{
+    char **names = NULL, *path = ts__checkpoint_step_path(folder, step, false);
+    size_t n = 0;
+    bool has = !path || ts_list_folder(path, &names, &n, NULL) != TS_OK;
+    for (size_t i = 0; i < n; i++) has |= !ts__survey_is_saved_name(names[i]);
+    ts_names_free(names, n);
+    ts_free(path);
+    return has;
+}
+
 static ts_status remove_others(const char *folder, const kept *k, size_t n, int64_t saved_step,
                                ts_error *err)
 {
@@ -107,6 +122,7 @@ static ts_status remove_others(const char *folder, const kept *k, size_t n, int6
         if (k[i].step == saved_step || k[i].newest || k[i].best || !(k[i].whole || k[i].begun))
             continue;
         ts_error why = {0};
+        if (has_strangers(folder, k[i].step)) continue;
         ts_status status = ts_checkpoint_remove(folder, k[i].step, &why);
         if (status != TS_OK && status != TS_NOT_FOUND) /* else someone removed it just now */
             return TS_ERROR(err, status, "%s", why.msg);

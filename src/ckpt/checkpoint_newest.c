@@ -123,7 +123,9 @@ static ts_status try_steps(const char *folder, const int64_t *steps, size_t n, t
     if (tried == 0)
         return TS_ERROR(err, TS_NOT_FOUND, "%s: holds no checkpoint that was finished", folder);
     return TS_ERROR(err, TS_DATA_LOSS,
-                    "%s: none of the newest %zu of %zu checkpoints can be used; step %lld: %.3000s",
+                    "%s: none of the newest %zu of %zu checkpoints can be used; step %lld: %.3000s; `tessera "
+                    "checkpoint ls` tells of all of them, another run_name begins anew, "
+                    "load_full_state_path takes one by its path",
                     folder, tried, n, (long long)first_step, first.msg);
 }
 

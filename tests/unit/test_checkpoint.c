@@ -609,10 +609,17 @@ static void test_keep_sound(void **state)
     assert_int_equal(ts_checkpoint_list(in_root("run/checkpoints"), &steps, &n, &err), TS_OK);
     assert_true(n == 4 && steps[0] == 5 && steps[1] == 10 && steps[2] == 15 && steps[3] == 20);
     ts_free(steps);
+    /* A file of someone's keeps its folder. */
+    ts_writer *w;
+    assert_int_equal(ts_writer_open(in_root("run/checkpoints/5/notes.txt"), false, &w, &err), TS_OK);
+    assert_int_equal(ts_writer_close(w, false, &err), TS_OK);
+    assert_int_equal(
+        ts_checkpoint_keep_sound(in_root("run/checkpoints"), 20, 1, 0, &damaged, 1, &err), TS_OK);
+    assert_int_equal(names_in(in_root("run/checkpoints")), 3);
+    assert_int_equal(ts_path_kind_of(in_root("run/checkpoints/15")), TS_PATH_NONE);
     assert_int_equal(ts_remove_tree(in_root("run"), &err), TS_OK);
     commit = TS_COMMIT_MANIFEST;
     save_good(5, 1);
-    ts_writer *w;
     assert_int_equal(ts_writer_open(in_root("run/checkpoints/5/unfinished"), false, &w, &err), TS_OK);
     assert_int_equal(ts_writer_close(w, false, &err), TS_OK);
     assert_int_equal(newest_step(NULL), 5);

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -204,6 +205,33 @@ static void signals_are_not_the_watch_s(void **unused)
     ts_watch_close(w);
 }
 
+/* Ctrl-Z and fg: the time between is not the step's. */
+static void a_stopped_process_is_not_stuck(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        told t = {0};
+        ts_watch *w = opened(2, true, &t);
+        ts_watch_begin(w, "step", 7);
+        pause_for(0.2);
+        raise(SIGSTOP);
+        pause_for(0.7);
+        const bool early = t.times > 0;
+        pause_for(2.5); /* it still counts what is its own */
+        _exit(early ? 1 : t.times == 1 ? 0 : 2);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
+    pause_for(3.5);
+    assert_int_equal(kill(child, SIGCONT), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +243,7 @@ int main(void)
         cmocka_unit_test(nobody_to_tell),
         cmocka_unit_test(closing),
         cmocka_unit_test(signals_are_not_the_watch_s),
+        cmocka_unit_test(a_stopped_process_is_not_stuck),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
