@@ -1,8 +1,8 @@
 /* ckpt/checkpoint_keep.c – which checkpoints of a run stay, and how one is removed.
  *
  * What is removed stops being a checkpoint in one step: it is renamed, or its manifest goes first. Only whole ones
- * count as kept, so that a damaged one never takes the place of a good one; damaged ones stay for people to look at, and
- * so does a folder in which someone put a file.
+ * count as kept, so that a damaged one never takes the place of a good one; damaged ones stay for people to look at,
+ * and so does a folder in which someone put a file.
  */
 #include <math.h>
 #include <stdio.h>
