@@ -39,6 +39,7 @@ void ts_config_yaml(const ts_config *c, ts_string *out)
         if (n && (n != block || strncmp(last, name, n)))
             ts_string_printf(out, "%.*s:\n", (int)n, name);
         const char *value = k == TS_K_hf_access_token ? "\"\"" : ts__key_yaml(c, k, arena);
+        if (!*value) out->failed = true; /* an empty text has quotes: memory was out */
         ts_string_printf(out, "%s%s: %s\n", n ? "  " : "", n ? dot + 1 : name, value);
         block = n;
         last = name;

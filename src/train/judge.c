@@ -154,7 +154,7 @@ static ts_status go_back(ts_run *r, const ts_step_info *info, ts_error *err)
     ts_log(TS_LOG_WARNING, "%s; back to the newest checkpoint, and on behind the data of step %lld",
            spike, (long long)batch);
     TS_TRY(discard_flights(r, err));
-    ts_watch_idle(r->watch);
+    ts__run_idle(r, "going back to a checkpoint");
     ts_status status = ts__run_restore_newest(r, err);
     if (status != TS_OK) return ts__error_context(err, "%s; going back", spike), status;
     status = ts_prefetch_set_state(r->ahead, r->behind[batch % TS_MAX_INFLIGHT], err);

@@ -150,6 +150,7 @@ void ts__say_data_ended(const ts_run *r)
     const ts_loader *data = ts_prefetch_loader(r->ahead);
     const char *name = ts_loader_source_name(data, ts_loader_ended_by(data));
     long long passes = (long long)r->config->num_epoch;
+    ts_watch_idle(r->watch); /* the data was waited for, its end is not */
     if (*name)
         ts__run_line(r,
                      "the data ended: source %s is used up after %lld pass%s (num_epoch=%lld), "

@@ -59,6 +59,7 @@ typedef struct ts_flight {
 /* What the watch's thread may look at while the run is anywhere (stop.c). */
 typedef struct ts_seen {
     _Atomic int64_t step, saved; /* as ts_run's, when something was begun last */
+    const char *_Atomic idle;    /* what goes on where nothing has a limit */
     const char *run_folder;      /* of the configuration, as grace and limit */
     int64_t grace, limit;
     pthread_mutex_t lock;
@@ -159,6 +160,8 @@ void ts__run_unwatch(ts_run *r);
 void ts__run_watch_saver(ts_run *r, ts_saver *saver); /* NULL before it is closed */
 /* Something begins that must end within step_timeout_s; number −1: it has none. ts_watch_idle(r->watch) ends it. */
 void ts__run_begin(ts_run *r, const char *what, int64_t number);
+/* The same end, where what goes on then is not the start and no output. what: for as long as the run. */
+void ts__run_idle(ts_run *r, const char *what);
 
 /* One step (step.c). Dispatch: its batch, its inputs, its execution; or r->data_ended. Finish: the oldest in
  * flight is awaited, told and judged. Drain: all of them. */

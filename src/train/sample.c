@@ -25,7 +25,7 @@ static void watch_next(const collected *c)
     if (ts_sampler_is_compiled(c->run->sampler, c->prompt + c->n))
         ts__run_begin(c->run, "a sample's token", (int64_t)c->n);
     else
-        ts_watch_idle(c->run->watch);
+        ts__run_idle(c->run, "compiling for a sample");
 }
 
 static bool collect(void *context, int32_t id)

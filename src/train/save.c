@@ -7,8 +7,8 @@
  *
  * A save is begun between steps and ends beside them: saved_step is the newest that is known to be durable, and
  * nothing is said to be saved before. A save that failed is a warning while an older checkpoint and later saves make
- * up for it; it ends the run at its start, at its end, and where three have failed in a row. What the devices do not
- * give ends it at once.
+ * up for it, and so is one that could not be begun for want of memory; it ends the run at its start, at its end, and
+ * where three have failed in a row. What the devices do not give ends it at once.
  *
  * Not here: where a run begins (start.c), the copy and the thread (saver.c), the files (ckpt/checkpoint.h).
  */
@@ -89,14 +89,14 @@ static ts_status describe(const ts_run *r, json_t **out, ts_error *err)
     ts_string_free(&text);
     json_decref(position);
     if (status == TS_OK && bad)
-        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED,
-                          "the checkpoint of step %lld was not saved: memory is out for its state",
-                          (long long)r->step);
-    if (status == TS_OK)
+        status = TS_ERROR(err, TS_RESOURCE_EXHAUSTED, "memory is out for its state");
+    if (status == TS_OK) {
         *out = o;
-    else
-        json_decref(o);
-    return status;
+        return TS_OK;
+    }
+    json_decref(o);
+    return ts__error_context(err, "the checkpoint of step %lld was not saved", (long long)r->step),
+           status;
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -272,8 +272,10 @@ static ts_status take_results(ts_run *r, bool wait, bool last, ts_error *err)
     ts_status status = TS_OK;
     if (wait && r->saving) ts__run_begin(r, "the save of step", r->saving_step);
     while (r->saver && ts_saver_ended(r->saver, wait, &s)) {
+        ts_watch_idle(r->watch); /* a save that has ended is told, and no limit is on that */
         const ts_status one = take_result(r, &s, last && s.step == r->step, err);
         if (status == TS_OK) status = one;
+        if (wait && r->saving) ts__run_begin(r, "the save of step", r->saving_step);
     }
     return status;
 }
@@ -296,23 +298,35 @@ bool ts__run_is_saved(const ts_run *r)
     return r->saved_step == r->step || (r->saving && r->saving_step == r->step);
 }
 
-ts_status ts__run_save(ts_run *r, ts_error *err)
+static ts_status begin(ts_run *r, bool *device, ts_error *err)
 {
     json_t *state = NULL;
+    *device = false;
+    TS_TRY(describe(r, &state, err));
+    ts__run_begin(r, "the save of step", r->step);
+    const double score = has_evaluation(r) ? r->eval_loss : (double)NAN;
+    const ts_status status = ts_saver_begin(r->saver, r->step, state, score, err);
+    ts_watch_idle(r->watch);
+    *device = status != TS_OK && ts_saver_lost_device(r->saver);
+    return status;
+}
+
+ts_status ts__run_save(ts_run *r, ts_error *err)
+{
+    ts_error why = {0};
+    bool device;
     TS_ASSERT(r->dispatched == r->step); /* the state and the data's position are of one step */
     TS_TRY(ts__run_saved(r, false, err));
     if (!r->saver || ts__run_is_saved(r)) return TS_OK;
     const double start = ts_clock_seconds();
     TS_TRY(ts__save_wait(r, err)); /* what it means is known before another is begun */
     r->waited = ts_clock_seconds() - start;
-    TS_TRY(describe(r, &state, err));
-    ts__run_begin(r, "the save of step", r->step);
-    TS_TRY(ts_saver_begin(r->saver, r->step, state, has_evaluation(r) ? r->eval_loss : (double)NAN,
-                          err));
-    ts_watch_idle(r->watch);
+    const bool last = r->interrupted || r->stop || r->step >= r->config->steps;
+    const ts_status status = begin(r, &device, &why);
+    if (device) return TS_ERROR(err, status, "%s", why.msg);
+    if (status != TS_OK) return judge(r, r->step, &why, last, err);
     r->saving = true;
     r->saving_step = r->step;
     /* Where it was not written beside the training. */
-    const bool last = r->interrupted || r->stop || r->step >= r->config->steps;
     return take_results(r, false, last, err);
 }

@@ -37,9 +37,11 @@ typedef struct ts_saved {
     ts_error error; /* code TS_OK: it is durable */
 } ts_saved;
 /* Begins a save of this step, with nothing in flight on the devices; state is taken over (json_decref). Errors are of
- * the copy; how the save ends is asked for. */
+ * the copy and of memory for it; how the save ends is asked for. */
 TS_MUST_CHECK ts_status ts_saver_begin(ts_saver *s, int64_t step, json_t *state, double score,
                                        ts_error *err);
+/* Behind an error of begin: it is the devices', which did not give the state. */
+bool ts_saver_lost_device(const ts_saver *s);
 bool ts_saver_is_busy(ts_saver *s);
 /* How the next save ended that nobody has asked for yet; false: there is none (wait: after waiting for one that is
  * being written). */

@@ -99,17 +99,36 @@ static void take_evaluation(ts_run *r, const json_t *evaluation)
                  r->config->run_name, target, (long long)r->step, r->eval_loss);
 }
 
+/* A count of steps or rollbacks; 0 where the checkpoint does not have it. What is far beyond any run is refused before
+ * it is counted on. */
+static ts_status take_count(const ts_checkpoint *c, const char *key, int64_t *out, ts_error *err)
+{
+    const int64_t most = (int64_t)1 << 53;
+    const json_t *v = json_object_get(ts_checkpoint_state(c), key);
+    *out = json_integer_value(v);
+    if (!v || (json_is_integer(v) && *out >= 0 && *out <= most)) return TS_OK;
+    char *text = ts_json_dump(v, JSON_ENCODE_ANY);
+    TS_ERROR(err, TS_DATA_LOSS, "%s: \"%s\" of its state is %.80s, not a count from 0 to %lld",
+             ts_checkpoint_path(c), key, text ? text : "something else", (long long)most);
+    ts_free(text);
+    return TS_DATA_LOSS;
+}
+
 /* Parameters, moments, step, and what is judged by the steps before it. */
 static ts_status restore_model(ts_run *r, ts_checkpoint *c, ts_error *err)
 {
     const json_t *state = ts_checkpoint_state(c);
     const json_t *spikes = json_object_get(state, "spikes");
+    int64_t nonfinite, nonfinite_all, rollbacks;
+    TS_TRY(take_count(c, "nonfinite_steps", &nonfinite, err));
+    TS_TRY(take_count(c, "nonfinite_steps_in_all", &nonfinite_all, err));
+    TS_TRY(take_count(c, "rollbacks", &rollbacks, err));
     TS_TRY(same_model(r, json_object_get(state, "model"), "checkpoint", err));
     TS_TRY(ts_state_load(r->state, ts_checkpoint_tensors(c), err));
     TS_TRY(ts_state_load_moments(r->state, ts_checkpoint_tensors(c), err));
     if (spikes) TS_TRY(ts_spike_from_json(&r->spike, spikes, err));
     r->step = ts_checkpoint_step(c);
-    r->nonfinite = json_integer_value(json_object_get(state, "nonfinite_steps"));
+    r->nonfinite = nonfinite;
     if (r->saver) ts_saver_restored(r->saver, ts_checkpoint_path(c));
     return TS_OK;
 }

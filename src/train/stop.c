@@ -31,13 +31,19 @@ static double deadline(void *context)
 
 /* ---- what is stuck, in the watch's thread ------------------------------------------------------ */
 
-/* A save beside the training is worth waiting for, unless it is what does not end. */
-static void let_save_end(ts_run *r)
+/* A save beside the training is worth waiting for, unless it is what does not end, or a deadline that is asked for
+ * meanwhile comes first: true. */
+static bool let_save_end(ts_run *r)
 {
     const struct timespec moment = {.tv_nsec = 50000000};
     const double until = ts_clock_seconds() + SAVE_SECONDS;
-    while (r->seen.saver && ts_saver_is_busy(r->seen.saver) && ts_clock_seconds() < until)
+    while (r->seen.saver && ts_saver_is_busy(r->seen.saver)) {
+        const double now = ts_clock_seconds(), end = deadline(r);
+        if (end > 0 && now >= end) return true;
+        if (now >= until) break;
         nanosleep(&moment, NULL);
+    }
+    return false;
 }
 
 static void describe_kept(const ts_run *r, int64_t steps, int64_t saved, char *buf, size_t n)
@@ -58,7 +64,7 @@ static void describe(const ts_run *r, const char *what, double seconds, bool lat
         snprintf(buf, n,
                  "the %lld s of preemption_grace_s are over, and %s has not ended; %s; raise "
                  "preemption_grace_s, or checkpoint more often (checkpoint_period)",
-                 (long long)r->seen.grace, *what ? what : "the start", kept);
+                 (long long)r->seen.grace, *what ? what : r->seen.idle, kept);
     else
         snprintf(buf, n,
                  "%s has not ended for %.0f s (step_timeout_s=%lld); %s; %s, and a larger "
@@ -74,7 +80,7 @@ static void stuck(void *context, const char *what, double seconds, bool late)
     ts_run *r = context;
     char kept[1400], text[2000];
     pthread_mutex_lock(&r->seen.lock);
-    if (!late && strncmp(what, "the save", 8) != 0) let_save_end(r);
+    if (!late && strncmp(what, "the save", 8) != 0) late = let_save_end(r);
     ts_stuck s = {.text = text, .deadline = late, .steps = r->seen.step, .saved_step = r->seen.saved};
     const int64_t durable = r->seen.saver ? ts_saver_durable(r->seen.saver) : -1;
     if (durable > s.saved_step) s.saved_step = durable;
@@ -90,6 +96,7 @@ static void note(ts_run *r)
 {
     r->seen.step = r->step;
     r->seen.saved = r->saved_step;
+    if (r->started) r->seen.idle = "writing the output";
 }
 
 ts_status ts__run_watch(ts_run *r, ts_error *err)
@@ -98,6 +105,7 @@ ts_status ts__run_watch(ts_run *r, ts_error *err)
     r->seen.run_folder = c->run_folder;
     r->seen.grace = c->preemption_grace_s;
     r->seen.limit = c->step_timeout_s;
+    r->seen.idle = "the start";
     note(r);
     pthread_mutex_init(&r->seen.lock, NULL);
     r->seen.watched = true;
@@ -125,6 +133,12 @@ void ts__run_begin(ts_run *r, const char *what, int64_t number)
 {
     note(r);
     ts_watch_begin(r->watch, what, number);
+}
+
+void ts__run_idle(ts_run *r, const char *what)
+{
+    r->seen.idle = what;
+    ts_watch_idle(r->watch);
 }
 
 /* ---- what the hook asks for ------------------------------------------------------------------- */

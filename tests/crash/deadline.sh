@@ -111,7 +111,7 @@ sleep 2.5
 kill -0 $pid || fail 'a reader that pauses ends the run' "$(show)"
 ask TERM
 ended 75 3 'SIGTERM while nobody reads'
-says err 'the 2 s of preemption_grace_s are over'
+says err 'the 2 s of preemption_grace_s are over, and writing the output has not ended'
 kill $reader
 newest=$(steps_of unread | awk '{ print $NF }')
 goes_on unread "$newest"

@@ -45,6 +45,9 @@ typedef struct seen {
     double stuck_at;
     int64_t durable; /* the newest checkpoint that verifies, when stuck was called */
     const char *name;
+    int ask_after, line_ms; /* a stop that many ms behind the storage's hang; a pause in one line about a save */
+    double hung_at;
+    int lines; /* that paused */
 } seen;
 
 static void pause_ms(int ms)
@@ -100,7 +103,18 @@ static void on_step(void *context, const ts_step_info *i)
 {
     seen *s = context;
     s->steps = (int)i->step + 1;
-    if (s->hang_at && s->steps == s->hang_at) slow(s->hang_path, s->hang_op, -1);
+    if (!s->hang_at || s->steps != s->hang_at) return;
+    slow(s->hang_path, s->hang_op, -1);
+    s->hung_at = now();
+}
+
+/* Whoever reads the lines pauses once, at a save that was waited for. */
+static void on_line(void *context, const char *text)
+{
+    seen *s = context;
+    if (!s->line_ms || s->lines || !strstr(text, "/checkpoints/1 (")) return;
+    s->lines++;
+    pause_ms(s->line_ms);
 }
 
 static ts_interrupt on_ask(void *context)
@@ -114,7 +128,10 @@ static ts_interrupt on_ask(void *context)
 
 static double on_ending(void *context)
 {
-    const seen *s = context;
+    seen *s = context;
+    if (s->ask_after && s->hung_at > 0 && !(s->asked_at > 0) &&
+        now() > s->hung_at + 1e-3 * s->ask_after)
+        s->asked_at = now();
     return s->asked_at > 0 ? now() - s->asked_at : -1;
 }
 
@@ -170,6 +187,7 @@ static ts_train_result run(const char *name, const char *more, seen *s)
     s->name = name;
     ts_train_hooks_default(&hooks);
     hooks.context = s;
+    hooks.line = on_line;
     hooks.step = on_step;
     hooks.interrupt = on_ask;
     hooks.ending = on_ending;
@@ -288,6 +306,39 @@ static void data_that_hangs(void **unused)
     assert_int_equal(r.steps, 40); /* let go, it goes on */
 }
 
+/* A step's data hangs, and so does a save, which is waited for. A stop that is asked for meanwhile has its own time. */
+static void a_stop_while_a_save_may_end(void **unused)
+{
+    (void)unused;
+    char path[300], more[700];
+    write_rows(path);
+    seen s = {.save_from = 2, .save_to = 2, .hang_at = 2, .hang_path = root, .ask_after = 1500,
+              .hang_op = TS_FAULT_READ | TS_FAULT_SYNC};
+    snprintf(more, sizeof more,
+             "steps=40 num_epoch=100 step_timeout_s=1 preemption_grace_s=1 checkpoint_period=1000 "
+             "save_checkpoint_on_start=false "
+             "dataset_type=jsonl dataset_path=%s data_prefetch_batches=1",
+             path);
+    ts_train_result r = run("meanwhile", more, &s);
+    assert_int_equal(s.stuck, 1);
+    assert_true(s.what.deadline);
+    assert_true(s.stuck_at > s.asked_at + 0.5 && s.stuck_at < s.asked_at + 3);
+    has(s.text, "the 1 s of preemption_grace_s are over, and the data of step ");
+    assert_int_equal(r.steps, 40);
+}
+
+/* The save of step 1 is waited for before that of step 2, and its line is read late. */
+static void a_reader_that_pauses(void **unused)
+{
+    (void)unused;
+    seen s = {.line_ms = 1400};
+    slow("manifest", TS_FAULT_SYNC, 250);
+    ts_train_result r = run("reader", "steps=4 step_timeout_s=1 checkpoint_period=1", &s);
+    assert_int_equal(s.lines, 1);
+    assert_int_equal(s.stuck, 0);
+    assert_int_equal(r.saved_step, 4);
+}
+
 /* Slower than the limit in all, but each in its time: nothing is said. */
 static void slow_is_not_stuck(void **unused)
 {
@@ -368,6 +419,8 @@ int main(void)
         cmocka_unit_test(a_save_in_flight_is_kept),
         cmocka_unit_test(a_save_in_flight_and_time_for_another),
         cmocka_unit_test(data_that_hangs),
+        cmocka_unit_test(a_stop_while_a_save_may_end),
+        cmocka_unit_test(a_reader_that_pauses),
         cmocka_unit_test(slow_is_not_stuck),
         cmocka_unit_test(no_limit),
         cmocka_unit_test(saves_in_a_row),

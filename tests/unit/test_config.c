@@ -373,6 +373,29 @@ static void ways_to_write(void **state)
     ts_config_free(c);
 }
 
+/* All of the text, or a failure that is known. */
+static void text_without_memory(void **state)
+{
+    (void)state;
+    ts_config *c = LOAD("model_name=tessera-byte", "dataset_type=synthetic");
+    ts_string whole = ts_string_new(TS_CONFIG_TEXT_MAX);
+    ts_config_yaml(c, &whole);
+    assert_false(whole.failed);
+    int failed = 0;
+    for (uint64_t nth = 1; nth < 200; nth += nth < 20 ? 1 : 7) {
+        ts_string text = ts_string_new(TS_CONFIG_TEXT_MAX);
+        ts_alloc_fail_at(nth);
+        ts_config_yaml(c, &text);
+        ts_alloc_fail_at(0);
+        failed += text.failed;
+        if (!text.failed) assert_string_equal(text.data, whole.data);
+        ts_string_free(&text);
+    }
+    assert_true(failed > 10);
+    ts_string_free(&whole);
+    ts_config_free(c);
+}
+
 static void text_and_back(void **state)
 {
     (void)state;
@@ -493,6 +516,7 @@ int main(void)
         cmocka_unit_test(own_presets),
         cmocka_unit_test(ways_to_write),
         cmocka_unit_test(text_and_back),
+        cmocka_unit_test(text_without_memory),
         cmocka_unit_test(names_of_runs),
         cmocka_unit_test(memory_out),
     };
