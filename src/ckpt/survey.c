@@ -3,7 +3,7 @@
  * A row is a step's folder, or what a save left or is writing. Opening reads manifests, indexes and
  * lengths; hashes are read row by row when that is asked for. A run may save and remove meanwhile:
  * a fault counts only when the manifest is still the one it was seen with, and what vanished is
- * left out.
+ * left out. What cannot be asked is neither: it is a row that says why, and nothing is removed for it.
  *
  * Not here: removing (survey_remove.c), what a checkpoint is made of (checkpoint_read.c), which one
  * a run takes (checkpoint_newest.c; ts_survey_resume follows its rule by what the rows say, and a
@@ -54,6 +54,22 @@ bool ts__survey_is_saved_name(const char *name)
         if (strcmp(made, name) == 0) return true;
     }
     return false;
+}
+
+/* Is something of that name in the folder? A link that leads nowhere is; so is what cannot be asked. */
+static bool may_hold(const char *folder, const char *name)
+{
+    char *path = ts_path_join(folder, name);
+    struct stat st;
+    bool none = path && lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
+    ts_free(path);
+    return !none;
+}
+
+static bool is_gone(const char *path)
+{
+    ts_path_kind kind;
+    return ts_path_find(path, &kind, NULL) == TS_OK && kind == TS_PATH_NONE;
 }
 
 static bool holds(const char *folder, const char *name, ts_path_kind kind)
@@ -109,6 +125,9 @@ static ts_status measure(ts__survey *s, size_t row, ts_error *err)
             if (regular) r->bytes += (uint64_t)st.st_size;
             if (regular && strncmp(names[i], "frozen-", 7) == 0)
                 r->frozen_bytes += (uint64_t)st.st_size;
+        } else {
+            ts_path_kind kind;
+            status = ts_path_find(path, &kind, err); /* it vanished, or cannot be looked at */
         }
         ts_free(path);
     }
@@ -167,15 +186,20 @@ static const char *without_path(const char *text, const char *path)
     return strncmp(text + n, ": ", 2) == 0 ? text + n + 2 : text;
 }
 
+static void set_problem(ts_survey_row *r, ts_arena *arena, const ts_error *why)
+{
+    r->problem = ts_arena_strdup(arena, without_path(why->msg, r->path));
+    if (!r->problem) r->problem = "";
+}
+
 static void set_fault(ts__survey *s, size_t row, ts_status status, const ts_error *why)
 {
     ts_survey_row *r = &s->public.row[row];
     bool its_own = status == TS_DATA_LOSS || status == TS_NOT_FOUND || status == TS_INVALID_ARGUMENT;
     r->state = its_own ? TS_SURVEY_DAMAGED : TS_SURVEY_UNREADABLE;
-    if (its_own && !holds(r->path, TS__CHECKPOINT_MANIFEST, TS_PATH_FILE))
+    if (its_own && !may_hold(r->path, TS__CHECKPOINT_MANIFEST))
         r->state = TS_SURVEY_INCOMPLETE;
-    r->problem = ts_arena_strdup(s->arena, without_path(why->msg, r->path));
-    if (!r->problem) r->problem = "";
+    set_problem(r, s->arena, why);
     s->detail[row] = (ts__survey_detail){.file = why->file, .line = why->line};
 }
 
@@ -192,7 +216,7 @@ static ts_status check(ts__survey *s, size_t row, bool all, ts_progress progress
         if (status == TS_OK) return TS_OK;
         if (status == TS_CANCELLED || status == TS_RESOURCE_EXHAUSTED)
             return TS_ERROR(err, status, "%s", why.msg);
-        if (ts_path_kind_of(r->path) == TS_PATH_NONE) {
+        if (is_gone(r->path)) {
             r->state = TS_SURVEY_GONE;
             return TS_OK;
         }
@@ -230,7 +254,7 @@ static ts_status add_row(ts__survey *s, const char *path, const char *name, ts_e
     ts_error why = {0};
     size_t files = s->n_file;
     ts_status status = measure(s, row, &why);
-    if (status == TS_NOT_FOUND && ts_path_kind_of(path) == TS_PATH_NONE) {
+    if (status == TS_NOT_FOUND && is_gone(path)) {
         s->n_file = files;
         return TS_OK;
     }
@@ -239,6 +263,10 @@ static ts_status add_row(ts__survey *s, const char *path, const char *name, ts_e
         r->state = temporary == TS__TEMPORARY_LEFT ? TS_SURVEY_LEFTOVER : TS_SURVEY_WRITING;
     else
         TS_TRY(check(s, row, false, NULL, NULL, err));
+    const bool unknown = status != TS_OK && status != TS_NOT_FOUND;
+    if (unknown && (r->state == TS_SURVEY_WHOLE || r->state == TS_SURVEY_INCOMPLETE))
+        set_fault(s, row, status, &why);
+    if (unknown && r->state == TS_SURVEY_LEFTOVER) set_problem(r, s->arena, &why);
     if (temporary == TS__TEMPORARY_ELSEWHERE)
         r->problem = elsewhere;
     if (r->state == TS_SURVEY_GONE)
@@ -258,13 +286,16 @@ static ts_status make_rows(ts__survey *s, size_t n, const char *path, ts_error *
     return s->public.row && s->detail ? TS_OK : out_of_memory(path, err);
 }
 
-/* A run may be named "7": then this is no step. Memory that is out makes it one: add_row will say so. */
+/* A run may be named "7": then this is no step. Memory that is out makes it one, and so does what cannot be asked:
+ * add_row will say so. */
 static bool is_row(const char *folder, const char *name)
 {
     char *path = ts_path_join(folder, name);
     int64_t step;
     if (!path) return is_step_name(name);
-    bool row = ts_path_kind_of(path) == TS_PATH_FOLDER &&
+    ts_path_kind kind;
+    bool folder_of = ts_path_find(path, &kind, NULL) != TS_OK || kind == TS_PATH_FOLDER;
+    bool row = folder_of &&
                (is_step_name(name) || ts__checkpoint_temporary(path, name, &step)) &&
                !holds(path, "checkpoints", TS_PATH_FOLDER);
     ts_free(path);
@@ -326,6 +357,8 @@ static ts_status add_folder(ts__survey *s, const char *folder, ts_error *err)
 
 /* ---- what kind of folder --------------------------------------------------------------------- */
 
+static const char nowhere[] = "is a link to something that is not there";
+
 typedef enum folder_kind { OTHER, RUN, CHECKPOINTS, STEP, RUN_WITHOUT } folder_kind;
 
 static folder_kind kind_of(const char *path, const char *name, char **names, size_t n)
@@ -338,7 +371,7 @@ static folder_kind kind_of(const char *path, const char *name, char **names, siz
         if (is_row(path, names[i])) return CHECKPOINTS;
         saved |= ts__survey_is_saved_name(names[i]);
         of_run |= strcmp(names[i], "config.yml") == 0 || strcmp(names[i], "metrics.jsonl") == 0 ||
-                  strcmp(names[i], "lock") == 0;
+                  strcmp(names[i], "lock") == 0 || strcmp(names[i], "checkpoints") == 0;
     }
     if (strcmp(name, "checkpoints") == 0) return CHECKPOINTS;
     if (saved || ts__checkpoint_temporary(path, name, &step) || (n == 0 && is_step_name(name)))
@@ -390,6 +423,18 @@ static ts_status open_step(ts__survey *s, const char *path, char *real, ts_error
     return set_folder(s, *real ? real : "/", parent && strcmp(parent, "/checkpoints") == 0, err);
 }
 
+/* The checkpoints/ of a run; before its first save there is none. */
+static ts_status open_run(ts__survey *s, const char *path, const char *below, ts_error *err)
+{
+    ts_path_kind kind;
+    TS_TRY(set_folder(s, below, true, err));
+    TS_TRY(ts_path_find(below, &kind, err));
+    if (kind == TS_PATH_FOLDER) return add_folder(s, below, err);
+    if (kind == TS_PATH_NONE && !may_hold(path, "checkpoints")) return make_rows(s, 0, path, err);
+    return TS_ERROR(err, TS_INVALID_ARGUMENT, "%s: %s; expected the folder of the run's checkpoints",
+                    below, kind == TS_PATH_NONE ? nowhere : "is no folder");
+}
+
 static ts_status open_kind(ts__survey *s, const char *path, char *real, char **names, size_t n,
                            ts_error *err)
 {
@@ -404,10 +449,7 @@ static ts_status open_kind(ts__survey *s, const char *path, char *real, char **n
     case RUN:
     case RUN_WITHOUT:
         below = ts_path_join(path, "checkpoints");
-        status = below ? set_folder(s, below, true, err) : out_of_memory(path, err);
-        if (status == TS_OK)
-            status = ts_path_kind_of(below) == TS_PATH_FOLDER ? add_folder(s, below, err)
-                                                              : make_rows(s, 0, path, err);
+        status = below ? open_run(s, path, below, err) : out_of_memory(path, err);
         ts_free(below);
         return status;
     default: return refuse(path, names, n, err);
@@ -465,9 +507,12 @@ ts_status ts_survey_open(const char *path, ts_survey **out, ts_error *err)
     char **names, real[PATH_MAX];
     size_t n;
     *out = NULL;
-    ts_path_kind kind = ts_path_kind_of(path);
+    ts_path_kind kind;
+    struct stat st;
+    TS_TRY(ts_path_find(path, &kind, err));
     if (kind == TS_PATH_NONE)
-        return TS_ERROR(err, TS_NOT_FOUND, "%s: does not exist", path);
+        return TS_ERROR(err, TS_NOT_FOUND, "%s: %s", path,
+                        lstat(path, &st) == 0 ? nowhere : "does not exist");
     if (kind != TS_PATH_FOLDER)
         return TS_ERROR(err, TS_INVALID_ARGUMENT,
                         "%s: is a file; expected the folder of a run or of a checkpoint", path);

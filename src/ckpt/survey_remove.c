@@ -65,7 +65,8 @@ static ts_status remove_folder(const char *path, ts_error *err)
 {
     char *manifest = ts_path_join(path, TS__CHECKPOINT_MANIFEST);
     if (!manifest) return out_of_memory(path, err);
-    ts_status status = ts_remove_tree(manifest, err);
+    ts_status status = ts_folder_may_change(path, err); /* else it would end half way */
+    if (status == TS_OK) status = ts_remove_tree(manifest, err);
     ts_free(manifest);
     if (status == TS_OK) status = ts_sync_folder(path, err);
     return status == TS_OK ? ts_remove_tree(path, err) : status;
@@ -84,8 +85,11 @@ static ts_status remove_row(const ts__survey *s, size_t row, ts_error *err)
     int64_t step;
     if (!path) return out_of_memory(s->public.row[row].path, err);
     const char *name = strrchr(path, '/') + 1; /* a row lies in a folder */
-    ts_status status;
-    if (ts_path_kind_of(path) == TS_PATH_NONE)
+    ts_path_kind kind;
+    ts_status status = ts_path_find(path, &kind, err);
+    if (status != TS_OK)
+        ; /* it stays */
+    else if (kind == TS_PATH_NONE)
         status = TS_ERROR(err, TS_NOT_FOUND, "%s: is gone already", path);
     else if (ts__checkpoint_step_of(name, strlen(name), &step))
         status = ts_checkpoint_remove(s->public.folder, step, err);
@@ -116,12 +120,19 @@ ts_status ts_survey_remove(ts_survey *s, size_t row, bool dry, uint64_t *freed, 
 {
     *freed = *shared = 0;
     TS_ASSERT(s->row[row].state != TS_SURVEY_WRITING);
-    count((ts__survey *)s, row, freed, shared);
-    if (dry) return TS_OK;
-    *freed = *shared = 0;
-    measure(s->row[row].path, freed, shared);
-    ts_status status = remove_row((ts__survey *)s, row, err);
-    if (status == TS_OK || status == TS_NOT_FOUND) s->row[row].state = TS_SURVEY_GONE;
-    if (status != TS_OK) *freed = *shared = 0;
+    struct stat st;
+    char *path = path_of((ts__survey *)s, row);
+    if (!path) return out_of_memory(s->row[row].path, err);
+    const bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode); /* what it leads to stays */
+    ts_status status = dry ? ts_folder_may_change(path, err) : TS_OK;
+    if (status == TS_OK) count((ts__survey *)s, row, freed, shared);
+    if (status == TS_OK && !dry) {
+        *freed = *shared = 0;
+        measure(path, freed, shared);
+        status = remove_row((ts__survey *)s, row, err);
+        if (status == TS_OK || status == TS_NOT_FOUND) s->row[row].state = TS_SURVEY_GONE;
+    }
+    if (status != TS_OK || link) *freed = *shared = 0;
+    ts_free(path);
     return status;
 }

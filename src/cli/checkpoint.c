@@ -26,7 +26,7 @@ static const char help[] =
     "               Face folder. exit 0: the same values, 1: they differ\n"
     "  rm           removes, and says what the disk got back. Asks nothing, but does\n"
     "               not remove the newest checkpoint of a run that verifies, nor files\n"
-    "               that no save makes\n\n"
+    "               that no save makes, nor what cannot be read\n\n"
     "  --tensors    diff: every tensor, not only the first that differ\n"
     "  --step N …   rm: these steps of RUN\n"
     "  --keep N     rm: all whole ones but the newest N\n"
@@ -39,9 +39,9 @@ static const char help[] =
     "  tessera checkpoint ls runs/first\n"
     "  tessera checkpoint diff runs/first/checkpoints/100 runs/first/checkpoints/200\n"
     "  tessera checkpoint rm runs/first --keep 2\n\n"
-    "exit codes: 0 done, 1 a checkpoint is not whole (verify) or values differ (diff),\n"
-    "2 usage, a path that is not there, or a removal that was refused, 3 a damaged\n"
-    "checkpoint (diff), 130 Ctrl-C, 143 SIGTERM\n";
+    "exit codes: 0 done, 1 a checkpoint is not whole (verify), values differ (diff) or\n"
+    "a removal failed (rm), 2 usage, a path that is not there, or a removal that was\n"
+    "refused, 3 a damaged checkpoint (diff), 130 Ctrl-C, 143 SIGTERM\n";
 
 const cli_command cli_checkpoint_command = {
     "checkpoint", "lists, verifies, compares and removes checkpoints", help, cli_checkpoint};
@@ -52,7 +52,7 @@ enum { LISTINGS = 5 };
 
 typedef struct verified {
     int told, checkpoints, bad; /* rows; of them none that is half of one; of those not whole */
-    uint64_t bytes;
+    uint64_t bytes;             /* of the rows, on the disk; what was hashed is less: manifests hash themselves */
     checkpoint_progress progress;
 } verified;
 
@@ -97,10 +97,8 @@ static ts_status verify_row(const checkpoint_options *o, ts_survey *s, size_t ro
                             ts_error *err)
 {
     const ts_survey_row *r = &s->row[row];
-    const uint64_t before = v->progress.done;
     ts_status status = ts_survey_verify(s, row, checkpoint_progress_add, &v->progress, err);
     if (status != TS_OK) return status;
-    if (r->verified) v->bytes += v->progress.done - before;
     bool bad = r->state == TS_SURVEY_DAMAGED || r->state == TS_SURVEY_INCOMPLETE ||
                r->state == TS_SURVEY_UNREADABLE || (r->state != TS_SURVEY_WHOLE && s->is_step);
     if (r->state == TS_SURVEY_GONE && !bad) return TS_OK; /* a run removes its old ones */
@@ -111,6 +109,7 @@ static ts_status verify_row(const checkpoint_options *o, ts_survey *s, size_t ro
         print_verified(r, bad, o->quiet);
     (void)cli_flush();
     v->told++;
+    v->bytes += r->bytes;
     v->checkpoints += bad || r->state == TS_SURVEY_WHOLE;
     v->bad += bad;
     return TS_OK;
@@ -123,8 +122,10 @@ static int report(const checkpoint_options *o, const verified *v)
     double rate = seconds > 0 ? (double)v->progress.done / 1e9 / seconds : 0;
     bool ok = v->checkpoints > 0 && v->bad == 0;
     if (o->json) {
-        printf("\n], \"ok\": %s, \"bytes\": %llu, \"seconds\": %.6f, \"gigabytes_per_second\": %.6f}\n",
-               ok ? "true" : "false", (unsigned long long)v->progress.done, seconds, rate);
+        printf("\n], \"ok\": %s, \"bytes\": %llu, \"hashed_bytes\": %llu, \"seconds\": %.6f, "
+               "\"gigabytes_per_second\": %.6f}\n",
+               ok ? "true" : "false", (unsigned long long)v->bytes,
+               (unsigned long long)v->progress.done, seconds, rate);
         return ok ? 0 : 1;
     }
     if (v->checkpoints == 0) {

@@ -88,6 +88,33 @@ static void print_row(const columns *c, const ts_survey_row *r)
     if (*r->problem) checkpoint_paragraph(stdout, c->step + 2, r->problem);
 }
 
+/* Which one a resume takes; where it takes none, the way on. */
+static void print_resume(const ts_survey *s, size_t resume)
+{
+    size_t whole = s->n, newest = s->n;
+    if (resume < s->n) {
+        printf("a resume takes step %lld\n", (long long)s->row[resume].step);
+        return;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        const ts_survey_row *r = &s->row[i];
+        if (r->state == TS_SURVEY_WHOLE) whole = i;
+        if (r->state <= TS_SURVEY_UNREADABLE) newest = i;
+    }
+    if (newest < s->n && s->row[newest].state == TS_SURVEY_UNREADABLE)
+        printf("a resume stops at step %lld: make it readable for this user\n",
+               (long long)s->row[newest].step);
+    else
+        printf("a resume finds none that it can use\n");
+    if (whole < s->n) {
+        printf("a new run takes step %lld with load_full_state_path=", (long long)s->row[whole].step);
+        checkpoint_print(stdout, s->row[whole].path);
+        printf("\n");
+    } else {
+        printf("another run_name begins anew\n");
+    }
+}
+
 static void print_sums(const ts_survey *s, const columns *c, bool verify)
 {
     char a[200], b[32];
@@ -96,11 +123,9 @@ static void print_sums(const ts_survey *s, const columns *c, bool verify)
     printf("%zu whole checkpoint%s", whole, whole == 1 ? "" : "s");
     printf(", %s", checkpoint_size(s->bytes, a));
     if (s->disk_bytes != s->bytes)
-        printf(" (%s on disk: they share frozen files)", checkpoint_size(s->disk_bytes, b));
+        printf(" (%s on disk: they share files)", checkpoint_size(s->disk_bytes, b));
     printf("\n");
-    if (!s->is_step && resume < s->n)
-        printf("a resume takes step %lld\n", (long long)s->row[resume].step);
-    if (!s->is_step && resume == s->n) printf("a resume finds none that it can use\n");
+    if (!s->is_step) print_resume(s, resume);
     if (c->sample && !(c->mesh && c->program)) {
         printf("saved");
         if (!c->program) {

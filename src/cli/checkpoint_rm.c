@@ -2,7 +2,7 @@
  *
  * Everything that speaks against it is found before the first is removed: a path that is not there,
  * a step that is being written, files that no save makes, and the newest checkpoint of a run that
- * verifies, for which files are hashed.
+ * verifies, for which files are hashed. What cannot be read may be whole.
  * Not here: the removal (ckpt/survey_remove.c).
  */
 #include "cli/checkpoint.h"
@@ -58,6 +58,9 @@ static void check_target(plan *p, const target *t)
     const ts_survey_row *r = &t->survey->row[t->row];
     if (r->state == TS_SURVEY_WRITING)
         refuse(p, r->path, *r->problem ? r->problem : "is being written by a process that lives", "");
+    else if (r->state == TS_SURVEY_UNREADABLE && !p->o->force)
+        refuse(p, r->path, "cannot be read, it may be whole, and --force would remove it too: ",
+               r->problem);
     else if (*r->foreign && !p->o->force)
         refuse(p, r->path, "holds a file that no save makes, and --force would remove it too: ",
                r->foreign);
@@ -115,9 +118,11 @@ static bool choose_leftovers(plan *p, ts_survey *s)
     bool later = false;
     for (size_t i = s->n; i-- > 0;) {
         const ts_survey_row *r = &s->row[i];
-        if (r->state == TS_SURVEY_WRITING && *r->problem) say_kept(p, r);
+        const bool unknown = r->state == TS_SURVEY_LEFTOVER && *r->problem;
+        if ((r->state == TS_SURVEY_WRITING && *r->problem) || unknown) say_kept(p, r);
         later |= r->state == TS_SURVEY_WHOLE;
-        bool left = r->state == TS_SURVEY_LEFTOVER || (r->state == TS_SURVEY_INCOMPLETE && later);
+        bool left = (r->state == TS_SURVEY_LEFTOVER && !unknown) ||
+                    (r->state == TS_SURVEY_INCOMPLETE && later);
         if (left && !add_target(p, s, i)) return false;
     }
     return true;
@@ -212,7 +217,7 @@ static ts_status remove_all(plan *p, ts_error *err)
     }
     if (p->o->json)
         printf("\n], \"freed_bytes\": %llu}\n", (unsigned long long)freed);
-    else if (!p->o->quiet && removed == 0)
+    else if (!p->o->quiet && removed == 0 && status == TS_OK)
         printf("there is nothing to remove\n");
     else if (!p->o->quiet && removed > 1)
         printf("%zu %s, %s %s\n", removed, p->o->dry_run ? "to remove" : "removed",
@@ -301,7 +306,10 @@ static int run(plan *p, long long keep)
         return 2;
     }
     status = remove_all(p, &err);
-    if (status != TS_OK) return checkpoint_fail("rm", &err);
+    if (status != TS_OK) {
+        (void)checkpoint_fail("rm", &err);
+        return 1;
+    }
     return cli_stopped_by() ? 128 + cli_stopped_by() : 0;
 }
 

@@ -33,7 +33,7 @@ checkpoint 0 ls first
 narrow 'ls first'
 says_like out '^ +6  20[0-9-]+ [0-9:]+ +[0-9.]+ KiB +[0-9.]+ KiB  whole$'
 says out '4 whole checkpoints'
-says out 'on disk: they share frozen files'
+says out 'on disk: they share files'
 says out 'a resume takes step 6'
 says out '--verify hashes every byte'
 checkpoint 0 ls first --quiet
@@ -57,7 +57,28 @@ checkpoint 2 ls .
 says err 'holds runs ('
 checkpoint 2 ls first/config.yml
 says err 'is a file'
-rm -rf "$runs/empty"
+mkdir "$runs/file" "$runs/nowhere"
+: >"$runs/file/checkpoints"
+ln -s gone "$runs/nowhere/checkpoints"
+checkpoint 2 ls file
+says err 'file/checkpoints: is no folder'
+for path in nowhere nowhere/checkpoints; do
+    checkpoint 2 ls $path
+    says err 'nowhere/checkpoints: is a link to something that is not there'
+done
+rm -rf "$runs/empty" "$runs/file" "$runs/nowhere"
+
+# ---- a step that is a link -------------------------------------------------------------------------
+cp -r "$runs/first" "$runs/linked"
+rm -r "$runs/linked/checkpoints/4"
+cp -r "$runs/first/checkpoints/4" "$runs/linked/4"
+ln -s ../4 "$runs/linked/checkpoints/4"
+checkpoint 0 ls linked
+says_not out 'frozen files'
+checkpoint 0 rm linked --step 4
+says out 'checkpoints/4: 0 B freed'
+checkpoint 0 verify linked/4
+rm -rf "$runs/linked"
 
 # ---- copies, and names with any bytes --------------------------------------------------------------
 odd=$(printf 'co\033[31mpy\377')
@@ -115,8 +136,71 @@ for file in shard index frozen frozen-index manifest; do
     says_not out 'checkpoints/4'
     checkpoint 0 rm flipped/checkpoints/6
 done
+json 0 verify first
+if command -v python3 >/dev/null; then
+    python3 -c 'import json, sys
+o = json.load(open(sys.argv[1]))
+assert o["bytes"] == sum(r["bytes"] for r in o["checkpoints"]) >= o["hashed_bytes"] > 0, o' "$out" ||
+        fail 'verify --json: bytes is not the sum of its rows' "$(show)"
+fi
 checkpoint 1 verify new
 says err 'there is no checkpoint to verify'
+
+# ---- where a resume finds none ---------------------------------------------------------------------
+rm -rf "$runs/flipped"
+cp -r "$runs/first" "$runs/flipped"
+for step in 2 4 6; do echo '{' >"$runs/flipped/checkpoints/$step/manifest.json"; done
+checkpoint 0 ls flipped
+says out 'a resume finds none that it can use'
+says out 'a new run takes step 0 with load_full_state_path=flipped/checkpoints/0'
+echo '{' >"$runs/flipped/checkpoints/0/manifest.json"
+checkpoint 0 ls flipped
+says out 'another run_name begins anew'
+rm -rf "$runs/flipped"
+
+# ---- what this user may not read -------------------------------------------------------------------
+chmod 755 "$work"
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null && nobody='setpriv --reuid 65534 --clear-groups' &&
+    $nobody test -x "$TESSERA" && $nobody test -r "$runs/first/checkpoints/6/manifest.json"; then
+    as_nobody() { code=$1; shift; (cd "$runs" && exec $nobody "$TESSERA" checkpoint "$@") >"$out" 2>"$err" </dev/null; code_is "$code" $? "checkpoint $* as nobody"; }
+    cp -r "$runs/first" "$runs/private"
+    at=$runs/private/checkpoints
+    mkdir "$at/5.tmp-$host-99999999"
+    : >"$at/5.tmp-$host-99999999/shard-00000-of-00001.safetensors"
+    chmod 700 "$at/4" "$at/5.tmp-$host-99999999"
+    chown 65534 "$runs/private" "$at" "$at/6" "$at/0"
+    before=$(ls "$at")
+    as_nobody 0 ls private
+    says_like out '^ +4 .*unreadable$'
+    says out 'permission denied'
+    as_nobody 1 verify private
+    as_nobody 0 rm private --leftovers
+    says out 'there is nothing to remove'
+    says err 'stays: '
+    as_nobody 2 rm private --step 4
+    says err 'cannot be read, it may be whole'
+    as_nobody 1 rm private --step 4 --force
+    says_not out 'there is nothing to remove'
+    for dry in '' --dry-run; do
+        as_nobody 1 rm private --step 2 $dry
+        says err 'permission denied'
+        [ -s "$out" ] && fail 'rm that failed says something more' "$(show)"
+    done
+    [ "$(ls "$at")" = "$before" ] || fail "rm as nobody left $(ls "$at")"
+    chmod 700 "$at/6"
+    chown 0 "$at/6"
+    as_nobody 0 ls private
+    says out 'a resume stops at step 6'
+    chmod 744 "$at"
+    chown 0 "$at"
+    as_nobody 0 ls private
+    [ "$(grep -c 'unreadable$' "$out")" = 4 ] || fail 'steps that cannot be looked at are left out' "$(show)"
+    checkpoint 0 verify private
+    rm -rf "$runs/private"
+    at=$runs/odd/checkpoints
+else
+    echo 'not root, no setpriv, or a path that nobody may read: checkpoints of another user were not tried'
+fi
 
 # ---- diff ------------------------------------------------------------------------------------------
 checkpoint 0 diff mesh/checkpoints/4 moved/checkpoints/4
