@@ -8,6 +8,7 @@
 #ifndef TS_TESTS_RESUME_HELP_H
 #define TS_TESTS_RESUME_HELP_H
 
+#include <errno.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -121,9 +122,17 @@ typedef struct fate {
     int64_t save_behind, stop_behind; /* the hook asks for a save; for a save and the end */
     int64_t at;                       /* of the run: the step told last */
     int times;                        /* ts_train so often, in one process */
+    int64_t full_behind;              /* no room for metrics once this step was told */
 } fate;
 
-static const fate lives = {-1, -1, -1, -1, 1};
+static const fate lives = {-1, -1, -1, -1, 1, -1};
+
+static inline int on_metrics(void *context, const ts_file_call *c)
+{
+    const fate *f = context;
+    const bool fails = !c->done && c->op == TS_FAULT_WRITE && strstr(c->path, "metrics.jsonl");
+    return fails && f->full_behind >= 0 && f->at >= f->full_behind ? ENOSPC : 0;
+}
 
 static inline void on_step(void *context, const ts_step_info *i)
 {
@@ -168,11 +177,13 @@ static inline int train_here(const char *words, fate f)
     hooks.step = on_step;
     hooks.line = on_line;
     hooks.interrupt = on_interrupt;
+    ts_file_observe(on_metrics, &f);
     ts_status status = ts_config_load_words(word, n, &c, &err);
     for (int i = 0; i < f.times && status == TS_OK; i++) {
         f.at = -1;
         status = ts_train(c, &hooks, &result, &err);
     }
+    ts_file_observe(NULL, NULL);
     if (status != TS_OK) printf("%s\n", err.msg);
     ts_config_free(c);
     fflush(stdout);

@@ -2,8 +2,8 @@
  *
  * Each source of a mixture has a loader of its own, so that its loss is over all it holds out, whatever its weight in
  * training; without a mixture, or with files of their own to evaluate on, there is one. The total is over the tokens
- * of all of them. eval_steps counts batches of each source. What the hook asks for is done between two batches: a
- * held-out set may take longer than the grace of a stop.
+ * of all of them. eval_steps counts batches of each source. A stop is obeyed between two batches: a held-out set may
+ * take longer than its grace. Whoever starts the run again evaluates that step first.
  *
  * Not here: when a run evaluates (train.c).
  */
@@ -121,6 +121,13 @@ static void say(const ts_run *r, const ts_eval_sum *all, double seconds)
         (long long)r->step - 1, ts__run_plain(r->eval_loss), ts__run_plain(exp(r->eval_loss)),
         all->weights, seconds, text.failed || !text.length ? "" : text.data);
     ts_string_free(&text);
+}
+
+bool ts__eval_is_due(const ts_run *r)
+{
+    const ts_config *c = r->config;
+    if (r->n_eval == 0 || r->step < 1 || r->evaluated == r->step) return false;
+    return r->step % c->eval_interval == 0 || r->step >= c->steps || r->stop;
 }
 
 ts_status ts__run_evaluate(ts_run *r, ts_error *err)

@@ -118,7 +118,9 @@ typedef struct ts_run {
     bool stop;          /* the data ended, or the target was reached */
     bool interrupted;   /* the hook asked for a save and the end */
     bool strangers;     /* a sample had tokens without text: said once */
+    bool save_wanted;   /* the hook asked for a save that waits for the evaluation of this step */
     int64_t evaluated;  /* steps done at the last evaluation; −1 none */
+    int64_t saved_evaluation; /* the step that was saved, or loaded, with its evaluation last; −1 none */
     int64_t first_step; /* where this process began */
     int64_t saved_step; /* of the newest checkpoint written or loaded here, and durable; −1 none */
     bool saving;        /* a save was begun and has not been told of: of saving_step */
@@ -133,13 +135,15 @@ ts_status ts__run_prepare(ts_run *r, ts_error *err);
 void ts__run_release(ts_run *r);
 
 /* Checkpoints (save.c). Save: begins one of this step, with nothing in flight; does nothing where this step is saved,
- * or being saved, or checkpoints are off. How it ends is told by ts__run_saved, which later saves call too. */
+ * or being saved, with what is known of it, or checkpoints are off. How it ends is told by ts__run_saved, which later
+ * saves call too. */
 ts_status ts__run_save(ts_run *r, ts_error *err);
 /* Tells of saves that ended since, without waiting; to be called between steps. A failed one is a warning, and the
  * error where it was the start's or the third in a row. last: waits for what is being written, and its failure is the
  * error; the end of a run, whatever ended it, calls this before it says which checkpoint is the newest. */
 ts_status ts__run_saved(ts_run *r, bool last, ts_error *err);
-bool ts__run_is_saved(const ts_run *r); /* this step: durable, or being written */
+/* This step, with its evaluation where that is known: durable, or being written. */
+bool ts__run_is_saved(const ts_run *r);
 
 /* Where a run begins (start.c). Opens the newest checkpoint of this run's name; needs no engine, so that a run which is
  * over costs none. */
@@ -151,8 +155,9 @@ ts_status ts__run_start(ts_run *r, ts_error *err);
  * measured by. The data stays where it stands. NOT_FOUND: there is none. A failure leaves no usable state. */
 ts_status ts__run_restore_newest(ts_run *r, ts_error *err);
 
-/* Stopping (stop.c). Obey: what the hook asks for, a save now, and r->interrupted; what is in flight is finished
- * before. A stop whose grace has no room for another save keeps the one that is being written. */
+/* Stopping (stop.c). Obey: what the hook asks for, a save, and r->interrupted; what is in flight is finished before. A
+ * save that is no stop waits for the evaluation of its step, because a checkpoint is not always replaced. A stop whose
+ * grace has no room for another save keeps the one that is being written. */
 ts_status ts__run_obey(ts_run *r, ts_error *err);
 /* The watch, where there is a hook for what it finds: from before anything is read until all is closed. */
 ts_status ts__run_watch(ts_run *r, ts_error *err);
@@ -197,6 +202,8 @@ double ts__run_plain(double v);
  * The name of a source is "" where there is one. */
 ts_status ts__eval_open(ts_run *r, ts_error *err);
 void ts__eval_close(ts_run *r);
+/* Is an evaluation of this very step due, and not known? */
+bool ts__eval_is_due(const ts_run *r);
 ts_status ts__run_evaluate(ts_run *r, ts_error *err);
 const char *ts__eval_name(const ts_run *r, int i);
 double ts__eval_mean(const ts_eval_sum *s); /* NaN of nothing */

@@ -41,17 +41,18 @@ const char *ts__eval_extent(const ts_run *r, char text[TS__EVAL_EXTENT])
 
 static bool has_evaluation(const ts_run *r)
 {
-    return r->n_eval > 0 && r->evaluated == r->step && isfinite(r->eval_loss);
+    return r->n_eval > 0 && r->evaluated == r->step;
 }
 
 /* The evaluation of exactly this step, and what it covered: a run that has reached its target is known by it when it
- * is started again. */
+ * is started again, and one that was stopped in the middle of an evaluation by its absence. */
 static void add_evaluation(const ts_run *r, json_t *o, int *bad)
 {
     char extent[TS__EVAL_EXTENT];
     if (!has_evaluation(r)) return;
     json_t *e = json_object();
-    *bad |= json_object_set_new(e, "loss", json_real(r->eval_loss));
+    *bad |= json_object_set_new(
+        e, "loss", isfinite(r->eval_loss) ? json_real(r->eval_loss) : json_null());
     *bad |= json_object_set_new(e, "extent", json_string(ts__eval_extent(r, extent)));
     *bad |= json_object_set_new(o, "evaluation", e);
 }
@@ -259,6 +260,8 @@ static ts_status judge(ts_run *r, int64_t step, const ts_error *why, bool last, 
 static ts_status take_result(ts_run *r, const ts_saved *s, bool last, ts_error *err)
 {
     if (r->saving && s->step == r->saving_step) r->saving = false;
+    /* Not everywhere is a checkpoint replaced: the one there lacks no more than an evaluation that came later. */
+    if (s->error.code == TS_ALREADY_EXISTS && s->step == r->saved_step) return TS_OK;
     if (s->error.code != TS_OK) return judge(r, s->step, &s->error, last, err);
     r->saved_step = s->step;
     r->failed_saves = 0;
@@ -295,6 +298,7 @@ ts_status ts__save_wait(ts_run *r, ts_error *err)
 
 bool ts__run_is_saved(const ts_run *r)
 {
+    if (has_evaluation(r) && r->saved_evaluation != r->step) return false;
     return r->saved_step == r->step || (r->saving && r->saving_step == r->step);
 }
 
@@ -327,6 +331,7 @@ ts_status ts__run_save(ts_run *r, ts_error *err)
     if (status != TS_OK) return judge(r, r->step, &why, last, err);
     r->saving = true;
     r->saving_step = r->step;
+    if (has_evaluation(r)) r->saved_evaluation = r->step;
     /* Where it was not written beside the training. */
     return take_results(r, false, last, err);
 }

@@ -88,12 +88,10 @@ static void take_evaluation(ts_run *r, const json_t *evaluation)
     const char *extent = json_string_value(json_object_get(evaluation, "extent"));
     double target = r->config->target_eval_loss;
     char now[TS__EVAL_EXTENT];
-    if (r->n_eval == 0 || !json_is_real(loss) || !extent ||
-        strcmp(extent, ts__eval_extent(r, now)) != 0)
-        return;
-    r->evaluated = r->step;
-    r->eval_loss = json_real_value(loss);
-    if (!(target > 0) || r->eval_loss > target || r->step >= r->config->steps) return;
+    if (r->n_eval == 0 || !extent || strcmp(extent, ts__eval_extent(r, now)) != 0) return;
+    r->evaluated = r->saved_evaluation = r->step;
+    r->eval_loss = json_is_real(loss) ? json_real_value(loss) : (double)NAN;
+    if (!(target > 0) || !(r->eval_loss <= target) || r->step >= r->config->steps) return;
     r->stop = true;
     ts__run_line(r, "run %s has reached target_eval_loss=%g at step %lld (%g); nothing to do",
                  r->config->run_name, target, (long long)r->step, r->eval_loss);
@@ -155,6 +153,13 @@ static ts_status name_run(const ts_run *r, ts_status status, ts_error *err)
     return status;
 }
 
+/* A stop in the middle of the last evaluation saves the last step without one. */
+static bool lacks_evaluation(const ts_run *r)
+{
+    return r->config->eval_interval > 0 && ts_checkpoint_step(r->newest) == r->config->steps &&
+           !json_object_get(ts_checkpoint_state(r->newest), "evaluation");
+}
+
 ts_status ts__run_find(ts_run *r, ts_error *err)
 {
     char *folder = ts__save_folder(r);
@@ -169,6 +174,7 @@ ts_status ts__run_find(ts_run *r, ts_error *err)
     if (ts_checkpoint_step(r->newest) < r->config->steps) return TS_OK;
     const json_t *was = json_object_get(ts_checkpoint_state(r->newest), "model");
     TS_TRY(name_run(r, same_model(r, was, "checkpoint", err), err));
+    if (lacks_evaluation(r)) return TS_OK;
     r->step = r->saved_step = ts_checkpoint_step(r->newest);
     r->finished = true;
     return TS_OK;

@@ -126,7 +126,9 @@ ts_status ts__run_finish(ts_run *r, ts_error *err)
     ts_status status = await_step(r, f, err);
     if (status != TS_OK) return ts__error_context(err, "step %lld", (long long)step);
     status = tell(r, f, err);
-    return status == TS_OK ? ts__run_judge(r, f, err) : ts__run_save_and_fail(r, status);
+    if (status == TS_OK) return ts__run_judge(r, f, err);
+    /* It was not told whole, and is judged all the same: what must not be kept is not saved. */
+    return ts__run_keeps(r, f) ? ts__run_save_and_fail(r, status) : status;
 }
 
 ts_status ts__run_drain(ts_run *r, ts_error *err)

@@ -161,16 +161,19 @@ static ts_status has_room(ts_run *r, bool *room, ts_error *err)
     return TS_OK;
 }
 
-/* Between steps the state is whole: a save is possible then, in the middle of an evaluation or a sample too.
- * Before there is a state nothing is saved. */
+/* Between steps the state is whole: a save is possible then, in the middle of an evaluation or a sample too. One that is
+ * no stop is put off until the evaluation of its step is known. Before there is a state nothing is saved. */
 ts_status ts__run_obey(ts_run *r, ts_error *err)
 {
     bool room = true;
     ts_interrupt what = r->hooks->interrupt ? r->hooks->interrupt(r->hooks->context) : TS_CONTINUE;
-    if (what == TS_CONTINUE) return ts__run_saved(r, false, err);
+    if (what == TS_CONTINUE && !r->save_wanted) return ts__run_saved(r, false, err);
     TS_TRY(ts__run_drain(r, err));
     r->interrupted |= what == TS_SAVE_AND_STOP;
+    r->save_wanted = false;
     if (!r->started || ts__run_is_saved(r)) return TS_OK;
+    r->save_wanted = !r->interrupted && ts__eval_is_due(r);
+    if (r->save_wanted) return ts__run_saved(r, false, err);
     if (r->interrupted) TS_TRY(has_room(r, &room, err));
     return room ? ts__run_save(r, err) : TS_OK;
 }

@@ -43,11 +43,10 @@ static ts_status one_step(ts_run *r, ts_error *err)
 static ts_status after_step(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
-    bool last = r->step >= c->steps || r->stop, whole = r->dispatched == r->step;
-    bool evaluate = whole && r->n_eval > 0 && r->evaluated != r->step;
+    bool whole = r->dispatched == r->step;
     ts_status status = TS_OK;
     TS_ASSERT(whole || !is_due(r, r->step));
-    if (evaluate && (r->step % c->eval_interval == 0 || last)) status = ts__run_evaluate(r, err);
+    if (whole && ts__eval_is_due(r)) status = ts__run_evaluate(r, err);
     if (status == TS_OK && c->sample_interval > 0 && r->step % c->sample_interval == 0 &&
         !r->interrupted)
         status = ts__run_sample(r, err);
@@ -70,10 +69,24 @@ static ts_status after_steps(ts_run *r, ts_error *err)
     return TS_OK;
 }
 
+/* A stop in the middle of an evaluation saved its step without one: it comes before the next step then, as it would
+ * have, and the checkpoint gets it. */
+static ts_status evaluate_first(ts_run *r, bool *evaluated, ts_error *err)
+{
+    *evaluated = r->saved_step == r->step && r->step <= r->config->steps && ts__eval_is_due(r);
+    if (!*evaluated) return TS_OK;
+    TS_TRY(ts__run_evaluate(r, err));
+    return r->interrupted ? TS_OK : ts__run_save(r, err);
+}
+
 static ts_status loop(ts_run *r, ts_error *err)
 {
     const ts_config *c = r->config;
+    bool evaluated;
+    TS_TRY(evaluate_first(r, &evaluated, err));
+    if (r->interrupted) return TS_OK;
     if (r->step >= c->steps) {
+        if (evaluated) return TS_OK;
         ts__run_line(r, "run %s has already reached step %lld of %lld; nothing to do", c->run_name,
                      (long long)r->step, (long long)c->steps);
         return TS_OK;
@@ -120,7 +133,8 @@ ts_status ts_train(const ts_config *c, const ts_train_hooks *hooks, ts_train_res
                 .eval_loss = NAN,
                 .saved_step = -1,
                 .rolled_to = -1,
-                .evaluated = -1};
+                .evaluated = -1,
+                .saved_evaluation = -1};
     ts_status status = run(&r, err);
     *result = (ts_train_result){r.step, r.loss, r.eval_loss, r.interrupted, r.saved_step};
     ts__run_watch_saver(&r, NULL);

@@ -146,12 +146,14 @@ expect 0 train base.yml $tiny $long run_name=cut base_emb_dim=256 base_mlp_dim=1
     per_device_batch_size=1 steps=$((newest + 1))
 says_like out "^continuing run cut from .*/checkpoints/$newest\$"
 
-# In the middle of an evaluation that would take much longer than anyone waits.
+# In the middle of an evaluation that would take much longer than anyone waits: SIGUSR1 does, because what is saved then
+# is saved for good, and SIGTERM does not; whoever starts the run again evaluates first.
 begin evaluating dataset_type=text dataset_path="$work/book.txt" eval_fraction=0.9 eval_interval=5
 wait_for 30 grep -q '^completed step: 4,' "$out" || fail 'evaluating: no fifth step'
 sleep 0.2
 kill -USR1 $pid
-wait_for 10 grep -q 'saved checkpoint .*/5 ' "$out" || fail 'SIGUSR1 during an evaluation saves nothing' "$(show)"
+sleep 0.5
+grep -q 'saved checkpoint .*/5 ' "$out" && fail 'SIGUSR1 saves a step without its evaluation' "$(show)"
 kill -TERM $pid
 before=$(date +%s)
 ended 75 'SIGTERM during an evaluation'
@@ -159,6 +161,11 @@ ended 75 'SIGTERM during an evaluation'
 says_not out 'Completed eval'
 [ "$(steps_of evaluating)" = '0 5' ] ||
     fail "SIGTERM during an evaluation saved $(steps_of evaluating)"
+expect 0 train base.yml $tiny $long run_name=evaluating dataset_type=text dataset_path="$work/book.txt" \
+    eval_fraction=0.9 eval_interval=5 eval_steps=2 steps=6
+says out 'Completed eval after train step 4,'
+[ "$(grep -n 'eval after train step 4,' "$out" | cut -d: -f1)" -lt "$(grep -n '^completed step: 5,' "$out" | cut -d: -f1)" ] ||
+    fail 'the evaluation that was broken off does not come before the next step' "$(show)"
 
 # Twice: a step that takes seconds, so that the second comes while the first is still waited for.
 : >"$out"; : >"$err"

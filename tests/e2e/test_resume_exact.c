@@ -247,13 +247,173 @@ static void stopped_and_called_again_in_one_process(void **state)
     json_decref(metrics);
 }
 
+/* ---- in the middle of an evaluation ------------------------------------------------------------ */
+
+static void expect_said(const char *text, bool wanted)
+{
+    if (!strstr(said(), text) == wanted)
+        fail_msg("\"%s\" is %s:\n%s", text, wanted ? "not said" : "said", said());
+}
+
+static const json_t *evaluation_of(const char *run, int64_t step, json_t **state)
+{
+    *state = state_of(run, step);
+    return json_object_get(*state, "evaluation");
+}
+
+static void expect_evaluation(const char *run, int64_t step, bool wanted)
+{
+    json_t *state;
+    const json_t *e = evaluation_of(run, step, &state);
+    if (!e == wanted)
+        fail_msg("step %lld of %s has %s evaluation", (long long)step, run, e ? "an" : "no");
+    json_decref(state);
+}
+
+/* The hook is asked first within the evaluation behind a step where one is due: there the run is stopped. Whoever goes
+ * on gets the evaluation first, once. */
+static void stopped_in_an_evaluation(void **state)
+{
+    (void)state;
+    const kind *k = &kinds[4];
+    static const char *const commits[] = {"rename", "manifest"};
+    static const int64_t at[] = {14, STEPS};
+    for (int i = 0; i < 2; i++) {
+        const bool replaced = i == 0;
+        char words[100], whole[32], run[32];
+        snprintf(words, sizeof words, "checkpoint_period=10 checkpoint_commit=%s", commits[i]);
+        snprintf(whole, sizeof whole, "eval-%s", commits[i]);
+        expect_train(TS_OK, words_of(whole, k, &one, words), lives);
+        json_t *metrics = metrics_of(whole);
+        assert_non_null(json_object_get(metrics, "eval 39"));
+        for (int j = 0; j < 2; j++) {
+            fate f = lives;
+            snprintf(run, sizeof run, "in-eval-%d-%d", i, j);
+            f.stop_behind = at[j] - 1;
+            expect_train(TS_OK, words_of(run, k, &one, words), f);
+            expect_said("Completed eval after train step 6,", true);
+            expect_said(j == 0 ? "eval after train step 13," : "eval after train step 39,", false);
+            expect_evaluation(run, at[j], false);
+            expect_train(TS_OK, words_of(run, k, &one, words), lives);
+            expect_same_metrics(metrics, run, 0);
+            expect_same_checkpoint(whole, run, STEPS, 1);
+            expect_evaluation(run, at[j], replaced);
+            expect_said("nothing to do", false);
+            expect_train(TS_OK, words_of(run, k, &one, words), lives);
+            expect_said("nothing to do", replaced || j == 0);
+            expect_said("Completed eval", !replaced && j == 1);
+        }
+        json_decref(metrics);
+    }
+}
+
+/* The evaluation that was broken off is the one that ends the run. */
+static void stopped_where_the_target_is_reached(void **state)
+{
+    (void)state;
+    const char *more = "target_eval_loss=100";
+    fate f = lives;
+    expect_train(TS_OK, words_of("goal", &kinds[0], &one, more), lives);
+    json_t *metrics = metrics_of("goal");
+    assert_non_null(step_of(metrics, 6));
+    assert_null(step_of(metrics, 7));
+    f.stop_behind = 6;
+    expect_train(TS_OK, words_of("goal-late", &kinds[0], &one, more), f);
+    expect_evaluation("goal-late", 7, false);
+    expect_train(TS_OK, words_of("goal-late", &kinds[0], &one, more), lives);
+    expect_same_metrics(metrics, "goal-late", 0);
+    expect_same_checkpoint("goal", "goal-late", 7, 1);
+    expect_evaluation("goal-late", 7, true);
+    expect_train(TS_OK, words_of("goal-late", &kinds[0], &one, more), lives);
+    expect_said("has reached target_eval_loss=100 at step 7", true);
+    json_decref(metrics);
+}
+
+/* A save that is asked for in an evaluation has its result, which keeping the best goes by, and is made once. */
+static void saved_in_an_evaluation(void **state)
+{
+    (void)state;
+    static const char *const commits[] = {"rename", "manifest"};
+    for (int i = 0; i < 2; i++) {
+        char words[100], run[32], line[64], *again;
+        fate f = lives;
+        snprintf(words, sizeof words, "checkpoint_period=100 checkpoint_commit=%s", commits[i]);
+        snprintf(run, sizeof run, "asked-%s", commits[i]);
+        f.save_behind = 13;
+        expect_train(TS_OK, words_of(run, &kinds[0], &one, words), f);
+        expect_evaluation(run, 14, true);
+        snprintf(line, sizeof line, "%s/checkpoints/14 (", run);
+        const char *text = said(), *first = strstr(text, line);
+        again = first ? strstr(first + 1, line) : NULL;
+        const char *done = strstr(text, "Completed eval after train step 13,");
+        if (!first || again || !done || first < done) fail_msg("%s", text);
+        size_t n;
+        char *manifest = checkpoint_file(run, 14, "manifest.json", &n);
+        json_t *all = json_loads(manifest, 0, NULL);
+        assert_true(json_is_real(json_object_get(all, "score")));
+        json_decref(all);
+        free(manifest);
+    }
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+static const char rolls[] =
+    "checkpoint_period=10 spike_policy=rollback spike_window=8 spike_threshold=0.3 "
+    "max_spike_rollbacks=100 save_checkpoint_on_start=true learning_rate=5e-2";
+
+/* The step whose loss was the first spike: the line before the first that counts a rollback. */
+static int64_t first_spike(const char *run)
+{
+    char path[256];
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", root, run);
+    char *file = read_all(path, &n), *at = strstr(file, "\"learning/rollbacks\": 1");
+    assert_non_null(at);
+    while (at > file && *at != '\n') at--;
+    while (at > file && at[-1] != '\n') at--;
+    const int64_t step = atoll(at + strlen("{\"step\": "));
+    free(file);
+    return step;
+}
+
+/* Metrics that find no room end the run, and what was trained is saved: but for a spike, which nobody has judged yet.
+ * Where it is saved, the step's loss is one of those that the next is measured by. */
+static void no_room_for_metrics(void **state)
+{
+    (void)state;
+    const kind *k = &kinds[1];
+    expect_train(TS_OK, words_of("room", k, &one, rolls), lives);
+    json_t *metrics = metrics_of("room");
+    const int64_t spike = first_spike("room");
+    assert_true(spike > 8 && spike % 10 != 9);
+    fate f = lives;
+    size_t n;
+    f.full_behind = spike;
+    expect_train(TS_RESOURCE_EXHAUSTED, words_of("spiky", k, &one, rolls), f);
+    char *manifest = checkpoint_file("spiky", spike + 1, "manifest.json", &n);
+    if (manifest) fail_msg("the weights behind a spike are saved\n%s", said());
+    json_t *so_far = metrics_of("spiky");
+    f.full_behind = spike - 1;
+    expect_train(TS_RESOURCE_EXHAUSTED, words_of("cramped", k, &one, rolls), f);
+    json_t *saved = state_of("cramped", spike);
+    const json_t *losses = json_object_get(json_object_get(saved, "spikes"), "losses");
+    assert_int_equal(json_array_size(losses), 8);
+    const double last = strtod(json_string_value(json_array_get(losses, 7)), NULL);
+    assert_true(fabs(last - loss_of(so_far, spike - 1)) < 1e-6);
+    json_decref(saved);
+    json_decref(so_far);
+    expect_train(TS_OK, words_of("spiky", k, &one, rolls), lives);
+    expect_same_metrics(metrics, "spiky", 0);
+    expect_same_checkpoint("room", "spiky", STEPS, 1);
+    json_decref(metrics);
+}
+
 /* A run that went back by itself, killed behind that: it goes back again where it did, and is then the same. */
 static void behind_a_rollback(void **state)
 {
     (void)state;
-    const char *more =
-        "checkpoint_period=10 spike_policy=rollback spike_window=8 spike_threshold=0.3 "
-        "max_spike_rollbacks=100 save_checkpoint_on_start=true learning_rate=5e-2";
+    const char *more = rolls;
     const kind *k = &kinds[1];
     expect_train(TS_OK, words_of("rolls", k, &one, more), lives);
     json_t *metrics = metrics_of("rolls");
@@ -306,6 +466,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(from_each_step_on_xla),
         cmocka_unit_test(across_the_end_of_the_data),
         cmocka_unit_test(stopped_and_called_again_in_one_process),
+        cmocka_unit_test(stopped_in_an_evaluation),
+        cmocka_unit_test(stopped_where_the_target_is_reached),
+        cmocka_unit_test(saved_in_an_evaluation),
+        cmocka_unit_test(no_room_for_metrics),
         cmocka_unit_test(behind_a_rollback),
         cmocka_unit_test(what_was_not_finite_is_counted_on),
     };
