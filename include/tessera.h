@@ -476,7 +476,7 @@ typedef struct ts_diff_sum {
 typedef struct ts_diff_fact { /* beside the tensors */
     const char *group;        /* "checkpoint", "data": always told; "model", "program", "config": where they differ */
     const char *name, *a, *b; /* "" where one has none */
-    bool same;
+    bool same, number;        /* number: a and b, as far as they are there, are JSON numbers */
 } ts_diff_fact;
 
 typedef struct ts_diff {

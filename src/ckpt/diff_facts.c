@@ -30,7 +30,7 @@ static ts_status out_of_memory(ts_error *err)
 }
 
 static ts_status add_fact(ts__diff *d, const char *group, const char *name, const char *a,
-                          const char *b, ts_error *err)
+                          const char *b, bool number, ts_error *err)
 {
     if (!a || !b) return out_of_memory(err);
     if (d->public.n_fact == d->max_fact) {
@@ -44,7 +44,7 @@ static ts_status add_fact(ts__diff *d, const char *group, const char *name, cons
         d->max_fact = more;
     }
     d->public.fact[d->public.n_fact++] = (ts_diff_fact){
-        .group = group, .name = name, .a = a, .b = b, .same = strcmp(a, b) == 0};
+        .group = group, .name = name, .a = a, .b = b, .same = strcmp(a, b) == 0, .number = number};
     return TS_OK;
 }
 
@@ -61,6 +61,11 @@ static const char *json_text(ts_arena *arena, const json_t *value)
     return kept;
 }
 
+static bool is_number(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_number(value);
+}
+
 /* Of a program's description: add_head has it. */
 static bool is_told(const char *name)
 {
@@ -74,7 +79,8 @@ static ts_status add_value(ts__diff *d, const char *group, const char *name, con
     if (!kept) return out_of_memory(err);
     bool equal = a && b ? json_equal(a, b) : a == b;
     if (!always && (equal || is_told(name))) return TS_OK;
-    return add_fact(d, group, kept, json_text(d->arena, a), json_text(d->arena, b), err);
+    return add_fact(d, group, kept, json_text(d->arena, a), json_text(d->arena, b),
+                    is_number(a) && is_number(b), err);
 }
 
 /* Members that differ, in a's order; then those that only b has. */
@@ -177,7 +183,8 @@ static ts_status add_config(ts__diff *d, const pairs *a, const pairs *b, ts_erro
         i += p != NULL;
         k += q != NULL;
         if (p && q && strcmp(p->text, q->text) == 0) continue;
-        TS_TRY(add_fact(d, "config", p ? p->name : q->name, p ? p->text : "", q ? q->text : "", err));
+        TS_TRY(add_fact(d, "config", p ? p->name : q->name, p ? p->text : "", q ? q->text : "", false,
+                        err)); /* as it was written: 1e-2 and 0.01 are one number and two texts */
     }
     return TS_OK;
 }
@@ -194,20 +201,23 @@ static ts_status add_head(ts__diff *d, const ts_checkpoint *a, const ts_checkpoi
     ts_arena *n = d->arena;
     const struct {
         const char *name, *a, *b;
+        bool number;
     } row[] = {
         {"step", ts_arena_printf(n, "%lld", (long long)ts_checkpoint_step(a)),
-         ts_arena_printf(n, "%lld", (long long)ts_checkpoint_step(b))},
+         ts_arena_printf(n, "%lld", (long long)ts_checkpoint_step(b)), true},
         {"written", ts_arena_strdup(n, ts_checkpoint_written(a)),
-         ts_arena_strdup(n, ts_checkpoint_written(b))},
+         ts_arena_strdup(n, ts_checkpoint_written(b)), false},
         {"program", ts_arena_strdup(n, ts_checkpoint_program(a)),
-         ts_arena_strdup(n, ts_checkpoint_program(b))},
+         ts_arena_strdup(n, ts_checkpoint_program(b)), false},
         {"devices", ts_arena_printf(n, "%d", ts_checkpoint_devices(a)),
-         ts_arena_printf(n, "%d", ts_checkpoint_devices(b))},
-        {"mesh", ts_arena_strdup(n, ts_checkpoint_mesh(a)), ts_arena_strdup(n, ts_checkpoint_mesh(b))},
-        {"evaluation_loss", number(n, ts_checkpoint_score(a)), number(n, ts_checkpoint_score(b))},
+         ts_arena_printf(n, "%d", ts_checkpoint_devices(b)), true},
+        {"mesh", ts_arena_strdup(n, ts_checkpoint_mesh(a)), ts_arena_strdup(n, ts_checkpoint_mesh(b)),
+         false},
+        {"evaluation_loss", number(n, ts_checkpoint_score(a)), number(n, ts_checkpoint_score(b)),
+         true},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        TS_TRY(add_fact(d, "checkpoint", row[i].name, row[i].a, row[i].b, err));
+        TS_TRY(add_fact(d, "checkpoint", row[i].name, row[i].a, row[i].b, row[i].number, err));
     return TS_OK;
 }
 

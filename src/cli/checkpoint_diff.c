@@ -192,7 +192,9 @@ static void json_fact(const ts_diff_fact *f)
     cli_json_member("name", f->name);
     for (int i = 0; i < 2; i++) {
         printf(", \"%s\": ", i ? "b" : "a");
-        if (*value[i])
+        if (*value[i] && f->number)
+            printf("%s", value[i]);
+        else if (*value[i])
             cli_json_string(value[i], strlen(value[i]));
         else
             printf("null");

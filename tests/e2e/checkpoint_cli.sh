@@ -210,6 +210,8 @@ says_like out '^  mesh .*fsdp=2, tensor=2$'
 says_like out '^  order_hash .*same$'
 says_like out '^  run_name +mesh +moved$'
 json 0 diff mesh/checkpoints/4 moved/checkpoints/4 --tensors
+says out '"name": "devices", "a": 1, "b": 4, "same": false'
+says out '"name": "evaluation_loss", "a": null'
 checkpoint 1 diff first/checkpoints/2 first/checkpoints/4
 says_like out '^  rows +8 +16$'
 says_like out '^ *[0-9.]+ %  +[0-9.e+-]+ +[0-9.e+-]+  model\.layers\.0\.'

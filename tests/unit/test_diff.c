@@ -165,6 +165,8 @@ static void test_facts(void **state)
     assert_string_equal(fact(d, "checkpoint", "evaluation_loss")->a, "2.5");
     assert_string_equal(fact(d, "checkpoint", "evaluation_loss")->b, "");
     assert_string_equal(fact(d, "data", "rows")->b, "2");
+    assert_true(fact(d, "data", "rows")->number && fact(d, "checkpoint", "evaluation_loss")->number);
+    assert_false(fact(d, "data", "order_hash")->number || fact(d, "config", "b.c")->number);
     assert_null(fact(d, "config", "a"));
     assert_null(fact(d, "model", "kind"));
     assert_string_equal(fact(d, "config", "b.c")->a, "[x, y]");
