@@ -305,6 +305,56 @@ static void test_no_permission_is_no_damage(void **state)
     ts_survey_free(s);
 }
 
+/* The names in a folder of this ending cannot be had. */
+static int list_fails(void *context, const ts_file_call *c)
+{
+    const size_t n = strlen(c->path), m = strlen(context);
+    bool it = c->op == TS_FAULT_LIST && !c->done && n >= m && strcmp(c->path + n - m, context) == 0;
+    return it ? EIO : 0;
+}
+
+static void test_what_cannot_be_listed_stays(void **state)
+{
+    (void)state;
+    char name[200], here[100] = "";
+    assert_int_equal(gethostname(here, sizeof here - 1), 0);
+    snprintf(name, sizeof name, "4.tmp-%s-%d", here, INT32_MAX);
+    save(1, false, NULL);
+    save(3, false, NULL);
+    assert_int_equal(mkdir(in_folder("2"), 0777), 0);
+    assert_int_equal(mkdir(in_folder(name), 0777), 0);
+    ts_file_observe(list_fails, "/1");
+    ts_survey *s = survey(folder);
+    expect_rows(s, "1 unreadable, 2 incomplete, 3 whole, 4 leftover");
+    assert_string_equal(s->row[0].problem, "cannot list: input/output error of the disk");
+    ts_survey_free(s);
+    ts_file_observe(list_fails, "/2"); /* it has no manifest; what else is in it, nobody knows */
+    s = survey(folder);
+    expect_rows(s, "1 whole, 2 unreadable, 3 whole, 4 leftover");
+    assert_string_equal(s->row[3].problem, "");
+    ts_survey_free(s);
+    ts_file_observe(list_fails, name);
+    s = survey(folder);
+    expect_rows(s, "1 whole, 2 incomplete, 3 whole, 4 leftover");
+    assert_true(s->row[3].problem[0]);
+    ts_survey_free(s);
+}
+
+/* The manifest leads to a place that is away: that is no save that never finished. */
+static void test_manifest_elsewhere(void **state)
+{
+    (void)state;
+    char manifest[512];
+    save(1, false, NULL);
+    save(2, false, NULL);
+    snprintf(manifest, sizeof manifest, "%s", in_folder("1/manifest.json"));
+    assert_int_equal(unlink(manifest), 0);
+    assert_int_equal(symlink("/no/such/place", manifest), 0);
+    ts_survey *s = survey(folder);
+    expect_rows(s, "1 damaged, 2 whole");
+    ts_survey_free(s);
+}
+
 static void put_lock(long pid, const char *host)
 {
     char text[300];
@@ -451,6 +501,24 @@ static void test_removes_by_any_path(void **state)
     ts_survey_free(s);
 }
 
+/* A step that is a link: what it leads to stays, so the disk gets nothing back. */
+static void test_removes_a_link_alone(void **state)
+{
+    (void)state;
+    save(1, false, NULL);
+    assert_int_equal(symlink("1", in_folder("2")), 0);
+    ts_survey *s = survey(folder);
+    assert_int_equal(s->n, 2);
+    assert_int_equal(s->disk_bytes * 2, s->bytes);
+    remove_row(s, 1, true, 0, 0);
+    remove_row(s, 1, false, 0, 0);
+    ts_survey_free(s);
+    s = survey(folder);
+    expect_rows(s, "1 whole");
+    remove_row(s, 0, false, s->bytes, 0);
+    ts_survey_free(s);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
 
 int main(void)
@@ -464,11 +532,14 @@ int main(void)
         CASE(test_replaced),
         CASE(test_vanishing_while_hashed),
         CASE(test_no_permission_is_no_damage),
+        CASE(test_what_cannot_be_listed_stays),
+        CASE(test_manifest_elsewhere),
         CASE(test_saves_in_place),
         CASE(test_stopped),
         CASE(test_memory_out),
         CASE(test_frozen_files_are_freed_once),
         CASE(test_removes_by_any_path),
+        CASE(test_removes_a_link_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
