@@ -138,6 +138,8 @@ static int report(const checkpoint_options *o, const verified *v)
         printf("%d of %d %s not whole\n", v->bad, v->checkpoints, v->bad == 1 ? "is" : "are");
     else
         printf("all whole\n");
+    if (v->bad && v->checkpoints > 1)
+        printf("tessera checkpoint ls RUN --verify tells which one a resume takes\n");
     return ok ? 0 : 1;
 }
 

@@ -108,6 +108,7 @@ says out 'a resume takes step 6'
 json 0 ls odd
 checkpoint 1 verify odd
 says out '2 of 5 are not whole'
+says out 'ls RUN --verify tells'
 checkpoint 1 verify odd --quiet
 [ "$(grep -c '^[a-z]' "$out")" = 2 ] || fail 'verify --quiet does not tell just what is wrong' "$(show)"
 json 1 verify odd
