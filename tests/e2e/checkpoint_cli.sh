@@ -163,7 +163,12 @@ rm -rf "$runs/flipped"
 chmod 755 "$work"
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null && nobody='setpriv --reuid 65534 --clear-groups' &&
     $nobody test -x "$TESSERA" && $nobody test -r "$runs/first/checkpoints/6/manifest.json"; then
-    as_nobody() { code=$1; shift; (cd "$runs" && exec $nobody "$TESSERA" checkpoint "$@") >"$out" 2>"$err" </dev/null; code_is "$code" $? "checkpoint $* as nobody"; }
+    as_nobody() {
+        code=$1
+        shift
+        (cd "$runs" && exec $nobody "$TESSERA" checkpoint "$@") >"$out" 2>"$err" </dev/null
+        code_is "$code" $? "checkpoint $* as nobody"
+    }
     cp -r "$runs/first" "$runs/private"
     at=$runs/private/checkpoints
     mkdir "$at/5.tmp-$host-99999999"
