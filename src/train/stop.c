@@ -161,8 +161,9 @@ static ts_status has_room(ts_run *r, bool *room, ts_error *err)
     return TS_OK;
 }
 
-/* Between steps the state is whole: a save is possible then, in the middle of an evaluation or a sample too. One that is
- * no stop is put off until the evaluation of its step is known. Before there is a state nothing is saved. */
+/* Between steps the state is whole: a save is possible then, in the middle of an evaluation or a sample too.
+ * One that is no stop is put off until the evaluation of its step is known. Before there is a state nothing is
+ * saved. */
 ts_status ts__run_obey(ts_run *r, ts_error *err)
 {
     bool room = true;
