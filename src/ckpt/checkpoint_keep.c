@@ -29,6 +29,16 @@ static ts_status remove_by_manifest(const char *final, ts_error *err)
     return status;
 }
 
+/* A removal that ended before it took anything: the checkpoint is whole and has its name again. Half of one stays what
+ * it is, a rest that the next save removes. */
+static void put_back(const char *folder, const char *temporary, const char *final)
+{
+    ts_checkpoint *c = NULL;
+    if (ts__checkpoint_glance(temporary, &c, NULL) != TS_OK) return;
+    ts_checkpoint_close(c);
+    if (ts_rename(temporary, final, NULL) == TS_OK) (void)ts_sync_folder(folder, NULL);
+}
+
 ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
 {
     char *temporary = ts__checkpoint_step_path(folder, step, true);
@@ -48,6 +58,7 @@ ts_status ts_checkpoint_remove(const char *folder, int64_t step, ts_error *err)
         if (renamed) status = ts_sync_folder(folder, err);
         if (status == TS_OK)
             status = renamed ? ts_remove_tree(temporary, err) : remove_by_manifest(final, err);
+        if (status != TS_OK && renamed) put_back(folder, temporary, final);
     }
     ts_free(temporary);
     ts_free(final);
