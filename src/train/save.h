@@ -17,6 +17,12 @@ json_t *ts__describe_program(const ts_run *r);
  * have another number of rows. */
 void ts__say_program(const ts_run *r, const json_t *state);
 
+/* Says in a line which keys that change what a step computes have another value than in that state's configuration;
+ * true where there are some (changes.c). */
+bool ts__say_changes(const ts_run *r, const json_t *state);
+/* For a position that does not fit: FAILED_PRECONDITION, with the keys of the data that changed, and the way on. */
+ts_status ts__other_data(const ts_run *r, const ts_checkpoint *c, ts_error *err);
+
 /* Waits for what is being written; a failure means what it does to a run that goes on. */
 ts_status ts__save_wait(ts_run *r, ts_error *err);
 

@@ -204,14 +204,20 @@ ts_status ts__run_restore_newest(ts_run *r, ts_error *err)
 static ts_status continue_run(ts_run *r, ts_error *err)
 {
     TS_TRY(name_run(r, restore_model(r, r->newest, err), err));
-    TS_TRY(name_run(r, take_position(r, r->newest, NULL, err), err));
+    ts_error why = {0};
+    ts_status status = take_position(r, r->newest, NULL, &why);
+    if (status == TS_FAILED_PRECONDITION)
+        status = ts__other_data(r, r->newest, err);
+    else if (status != TS_OK)
+        TS_ERROR(err, status, "%s", why.msg);
+    TS_TRY(name_run(r, status, err));
     const json_t *state = ts_checkpoint_state(r->newest);
     r->nonfinite_all = json_integer_value(json_object_get(state, "nonfinite_steps_in_all"));
     r->rollbacks = json_integer_value(json_object_get(state, "rollbacks"));
     r->saved_step = r->step;
     ts__run_line(r, "continuing run %s from %s", r->config->run_name,
                  ts_checkpoint_path(r->newest));
-    ts__say_program(r, state);
+    if (!ts__say_changes(r, state)) ts__say_program(r, state);
     take_evaluation(r, json_object_get(state, "evaluation"));
     ts_checkpoint_close(r->newest);
     r->newest = NULL;

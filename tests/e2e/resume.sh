@@ -88,8 +88,21 @@ refused 'the model of the checkpoint has ffn=24, the one of this configuration 3
 refused 'the model of the checkpoint has layers=2, the one of this configuration 3' $text base_num_decoder_layers=3
 refused 'the model of the checkpoint has rope_theta=10000.0, the one of this configuration 500000.0' \
     $text rope_max_timescale=500000
-refused 'data' dataset_type=text dataset_path="$work/rows.jsonl"
-refused 'data' dataset_type=jsonl dataset_path="$work/rows.jsonl"
+refused "dataset_path [$work/book.txt] → [$work/rows.jsonl]" dataset_type=text dataset_path="$work/rows.jsonl"
+refused 'dataset_type text → jsonl, dataset_path' dataset_type=jsonl dataset_path="$work/rows.jsonl"
+refused 'add_bos true → false, enable_data_shuffling true → false. Restore it' $text add_bos=false enable_data_shuffling=false
+refused 'load_full_state_path=' $text add_bos=false
+
+# ---- keys that change what a step computes --------------------------------------------------------
+train altered $text steps=3
+says_not out 'changed since the checkpoint'
+train altered $text steps=4 learning_rate_schedule_steps=3
+says_not out 'changed since the checkpoint'
+train altered $text steps=5 learning_rate_schedule_steps=3 adam_b1=0.5 per_device_batch_size=2 gradient_accumulation_steps=2
+says out 'changed since the checkpoint: adam_b1 0.9 → 0.5;'
+says_not out 'up to rounding'
+train altered $text steps=6 adam_b1=0.5
+says out 'learning_rate_schedule_steps 3 → 6'
 
 # What was frozen has no moments to go on with; what is frozen later needs none.
 train thaw $text steps=3 'frozen_parameters=[*.mlp.*,misspelt.*]'

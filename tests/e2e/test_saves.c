@@ -352,7 +352,7 @@ static void a_resume_says_what_differs(void **state)
          "because of gradient_accumulation_steps 1 → 2\n"},
         {"per_device_batch_size=8", "a step has 8 rows from here on, those of the checkpoint had 4"},
         {"per_device_batch_size=8 remat_policy=none", NULL},
-        {"per_device_batch_size=8 dtype=bfloat16", "because of dtype float32 → bfloat16\n"},
+        {"per_device_batch_size=8 dtype=bfloat16", "changed since the checkpoint: dtype float32 → bfloat16;"},
         {"per_device_batch_size=8 dtype=bfloat16 scan_layers=false",
          "because of scan_layers true → false\n"},
     };
