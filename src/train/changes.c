@@ -37,15 +37,23 @@ static bool is_long(const ts_yaml *v)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < v->n; i++)
-        bytes += v->child[i]->kind == TS_YAML_SCALAR ? strlen(v->child[i]->text) + 2 : LONGEST;
+        bytes += v->child[i]->kind == TS_YAML_SCALAR ? strlen(v->child[i]->text) + 2 : LONGEST + 1;
     return bytes > LONGEST;
+}
+
+/* Of a long text its end: paths differ there. */
+static void add_text(ts_string *s, const char *text)
+{
+    size_t n = strlen(text), from = n > LONGEST ? n - LONGEST : 0;
+    while (from > 0 && ((unsigned char)text[from] & 0xc0) == 0x80) from++;
+    ts_string_printf(s, "%s%s", from > 0 ? "…" : n ? "" : "\"\"", text + from);
 }
 
 /* A value in few words: a long list is its length. */
 static void add_value(ts_string *s, const ts_yaml *v)
 {
     if (v->kind == TS_YAML_SCALAR) {
-        ts_string_printf(s, "%.*s", LONGEST, *v->text ? v->text : "\"\"");
+        add_text(s, v->text);
         return;
     }
     if (is_long(v)) {
@@ -53,8 +61,10 @@ static void add_value(ts_string *s, const ts_yaml *v)
         return;
     }
     ts_string_add(s, "[");
-    for (size_t i = 0; i < v->n; i++)
-        ts_string_printf(s, "%s%s", i ? ", " : "", v->child[i]->text);
+    for (size_t i = 0; i < v->n; i++) {
+        ts_string_add(s, i ? ", " : "");
+        add_text(s, v->child[i]->text);
+    }
     ts_string_add(s, "]");
 }
 
@@ -65,8 +75,10 @@ static void add_first(ts_string *s, const ts_yaml *a, const ts_yaml *b)
     if (a->kind != TS_YAML_LIST || b->kind != TS_YAML_LIST || !(is_long(a) || is_long(b))) return;
     while (i < a->n && i < b->n && is_same(a->child[i], b->child[i])) i++;
     const ts_yaml *item = i < b->n ? b->child[i] : i < a->n ? a->child[i] : NULL;
-    if (item && item->kind == TS_YAML_SCALAR)
-        ts_string_printf(s, " (first: %s %.*s)", i < b->n ? "now" : "no more", LONGEST, item->text);
+    if (!item || item->kind != TS_YAML_SCALAR) return;
+    ts_string_add(s, i < b->n ? " (first: now " : " (first: no more ");
+    add_text(s, item->text);
+    ts_string_add(s, ")");
 }
 
 /* "learning_rate 0.001 → 5, adam_b2 0.95 → 0.5"; nothing where no key differs. */

@@ -88,7 +88,7 @@ refused 'the model of the checkpoint has ffn=24, the one of this configuration 3
 refused 'the model of the checkpoint has layers=2, the one of this configuration 3' $text base_num_decoder_layers=3
 refused 'the model of the checkpoint has rope_theta=10000.0, the one of this configuration 500000.0' \
     $text rope_max_timescale=500000
-refused "dataset_path [$work/book.txt] → [$work/rows.jsonl]" dataset_type=text dataset_path="$work/rows.jsonl"
+refused 'rows.jsonl' dataset_type=text dataset_path="$work/rows.jsonl"
 refused 'dataset_type text → jsonl, dataset_path' dataset_type=jsonl dataset_path="$work/rows.jsonl"
 refused 'add_bos true → false, enable_data_shuffling true → false. Restore it' $text add_bos=false enable_data_shuffling=false
 refused 'load_full_state_path=' $text add_bos=false
